@@ -1,0 +1,44 @@
+# Each target works as the first command on a machine that has only Python (>= 3.11, with pip) and make.
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(READY) ## create .venv and install everything into it (done by the others when needed)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("ringwide needs Python 3.11 or newer, this is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## four nodes on this machine form a ring and train a classifier
+	$(RUN) -m ringwide run configs/quickstart.yaml
+
+test: $(READY) ## everything: format, lint, types, all tests
+	$(RUN) -m ruff format --check src tests bench
+	$(RUN) -m ruff check src tests bench
+	$(RUN) -m mypy
+	$(RUN) -m pytest
+
+check: $(READY) ## format, lint, types, the fast tests (asyncio debug on)
+	$(RUN) -m ruff format --check src tests bench
+	$(RUN) -m ruff check src tests bench
+	$(RUN) -m mypy
+	PYTHONASYNCIODEBUG=1 $(RUN) -m pytest -m "not system"
+
+format: $(READY) ## rewrite the sources in the house format
+	$(RUN) -m ruff format src tests bench
+	$(RUN) -m ruff check --fix src tests bench
+
+bench: $(READY) ## all-reduce beside gloo, interleaved, on this machine
+	$(RUN) -m bench
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

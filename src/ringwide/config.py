@@ -1,0 +1,55 @@
+"""The settings of a ring: flat, each with its unit in its name and a default that is good.
+
+Sizes may be written as integers or as text with a unit (`"1MiB"`, `"512 KB"`). Everything is checked when it is
+loaded; unknown keys are errors. Rooms below this one take plain arguments, never these objects.
+"""
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class RingConfig(BaseModel):
+    """How one rank joins a ring and moves bytes round it. Ranks compare the fields that must be equal when they meet."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    segment_bytes: ByteSize = Field(
+        ByteSize(1 * MIB), ge=4 * KIB, le=64 * MIB, description="What is sent, added and passed on as one piece."
+    )
+    buffer_bytes: ByteSize = Field(
+        ByteSize(4 * MIB), ge=16 * KIB, le=1024 * MIB, description="Socket buffers, asked for in both directions."
+    )
+    lanes: int = Field(1, ge=1, le=64, description="Connections to each neighbour; a tensor is striped over them.")
+    algorithm: Literal["auto", "ring", "doubling"] = Field(
+        "auto", description="auto: recursive doubling up to doubling_bytes, the segmented ring above."
+    )
+    doubling_bytes: ByteSize = Field(
+        ByteSize(256 * KIB), ge=0, le=16 * MIB, description="The largest bucket that auto sends by recursive doubling."
+    )
+    half_precision: Literal["float32", "native"] = Field(
+        "float32", description="The precision in which float16 and bfloat16 are summed."
+    )
+    start_timeout_seconds: float = Field(60.0, gt=0, le=86_400, description="How long join waits for all ranks.")
+    collective_timeout_seconds: float = Field(
+        300.0, gt=0, le=86_400, description="A collective with no progress for this long fails; progress starts it anew."
+    )
+    keepalive_seconds: int = Field(10, ge=1, le=7_200, description="Silence before the kernel probes a connection.")
+    user_timeout_seconds: float = Field(
+        30.0, ge=1, le=3_600, description="Sent but unacknowledged for this long: the kernel ends the connection."
+    )
+    listen: str | None = Field(
+        None, description='"host:port" to listen on where it differs from this rank\'s line in the peers file.'
+    )
+    insecure: bool = Field(False, description="Allow listening beyond loopback without a key.")
+
+    @model_validator(mode="after")
+    def _doubling_needs_its_algorithm(self) -> Self:
+        if self.algorithm != "auto" and "doubling_bytes" in self.model_fields_set:
+            raise ValueError(
+                f"doubling_bytes only matters with algorithm 'auto', not {self.algorithm!r}; remove one of the two"
+            )
+        return self
