@@ -7,8 +7,9 @@ from in_memory_ring import InMemoryRing, Meeting
 
 from ringwide.training.config import TrainingConfig
 from ringwide.training.data import Samples, Share
-from ringwide.training.loop import Result, Step, backward, train
+from ringwide.training.loop import backward, train
 from ringwide.training.models import mlp
+from ringwide.training.progress import Result, Step
 
 SHORT = TrainingConfig(hidden_sizes=(16,), batch_size=60, epochs=1)
 

@@ -6,7 +6,6 @@ python -m ringwide run configs/quickstart.yaml
 import hashlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from ringwide.training.config import TrainingConfig
 from ringwide.training.data import Data, Samples, Share, digits, shares, steps_per_epoch
 from ringwide.training.models import mlp
+from ringwide.training.progress import Result, Step
 
 
 class Statistics(Protocol):
@@ -33,36 +33,6 @@ class Ring(Protocol):
     async def broadcast(self, tensors: Any, root: int = 0) -> Any: ...
     async def allreduce(self, tensors: Any) -> Any: ...
     def statistics(self) -> Statistics: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step this rank has made. `loss` is the mean over its own samples of this epoch so far."""
-
-    number: int
-    total: int
-    epoch: int
-    loss: float
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How it ended on this rank. `fingerprint` tells whether two ranks hold the same parameters, to the bit."""
-
-    steps: int
-    loss: float
-    test_accuracy: float
-    seconds: float
-    network_seconds: float
-    fingerprint: str
-
-    @property
-    def steps_per_second(self) -> float:
-        return self.steps / self.seconds
-
-    @property
-    def network_share(self) -> float:
-        return self.network_seconds / self.seconds
 
 
 async def train(
