@@ -13,7 +13,7 @@ MIB = 1024 * KIB
 
 
 class RingConfig(BaseModel):
-    """How one rank joins a ring and moves bytes round it. Ranks compare the fields that must be equal when they meet."""
+    """How one rank joins a ring and moves bytes round it. Ranks that meet compare what must be equal."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -35,7 +35,10 @@ class RingConfig(BaseModel):
     )
     start_timeout_seconds: float = Field(60.0, gt=0, le=86_400, description="How long join waits for all ranks.")
     collective_timeout_seconds: float = Field(
-        300.0, gt=0, le=86_400, description="A collective with no progress for this long fails; progress starts it anew."
+        300.0,
+        gt=0,
+        le=86_400,
+        description="A collective with no progress for this long fails; progress starts it anew.",
     )
     keepalive_seconds: int = Field(10, ge=1, le=7_200, description="Silence before the kernel probes a connection.")
     user_timeout_seconds: float = Field(

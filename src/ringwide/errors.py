@@ -52,7 +52,9 @@ class Disagreement(JoinError):
     """Two ranks were started with different ideas of the ring. Both of them get this error."""
 
     def __init__(self, *, field: str, ours: object, theirs: object, rank: int, peer: str) -> None:
-        super().__init__(f"{field}: this is rank {rank} with {ours!r}, but {peer} has {theirs!r}; start both with the same")
+        super().__init__(
+            f"{field}: this is rank {rank} with {ours!r}, but {peer} has {theirs!r}; start both with the same"
+        )
         self.field, self.ours, self.theirs, self.rank, self.peer = field, ours, theirs, rank, peer
 
 
@@ -100,7 +102,8 @@ class CollectiveTimeout(CollectiveError):
     def __init__(self, *, number: int, what: str, waiting_for: Sequence[int], seconds: float) -> None:
         names = ", ".join(f"rank {rank}" for rank in waiting_for) or "nobody in particular"
         super().__init__(
-            f"collective {number} {what}: nothing arrived for {seconds:g} s (collective_timeout_seconds), waiting for {names}",
+            f"collective {number} {what}: no progress for {seconds:g} s (collective_timeout_seconds), "
+            f"waiting for {names}",
             number=number,
         )
         self.waiting_for = tuple(waiting_for)

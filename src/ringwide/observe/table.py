@@ -1,6 +1,8 @@
 """The rows of a check as text, in the columns of nccl-tests."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from ringwide.observe.check import Row
 
@@ -31,3 +33,9 @@ def verdict(rank: int, size: int, rows: Sequence[Row]) -> str:
     wrong_here, wrong = sum(row.wrong_here for row in rows), sum(row.wrong for row in rows)
     found = "all right" if wrong == 0 else f"WRONG: {wrong} elements on all ranks, {wrong_here} on this one"
     return f"rank {rank} of {size}: {len(rows)} all-reduces checked, {found}"
+
+
+def document(rank: int, size: int, rows: Sequence[Row]) -> str:
+    """The same for machines: one JSON object."""
+    wrong = sum(row.wrong for row in rows)
+    return json.dumps({"rank": rank, "size": size, "wrong": wrong, "rows": [asdict(row) for row in rows]}, indent=2)

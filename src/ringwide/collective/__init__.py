@@ -1,0 +1,1 @@
+"""NUMBERS ROUND THE RING: carries out the machines' instructions over links."""

@@ -1,0 +1,365 @@
+"""Every collective of one rank: numbering them, sending each arrival to the right one, and ending them truthfully.
+
+Rules:
+- Collectives are numbered in the order of the calls, and every rank makes the same calls in the same order.
+- Small collectives begin at once. One with bulk waits until those with bulk before it are done here, so no bulk lane
+  ever carries something of an earlier collective behind something of a later one: a lane can then be paused when its
+  peer is ahead of us, and nothing that we still need is stuck behind it.
+- A small frame that is ahead of us is kept until our call comes. A peer cannot be far ahead: no collective ends on any
+  rank before it has begun on all, and a rank has at most `WINDOW` open.
+- Each frame has its collective's fingerprint. When one differs, all ranks tell all others what they were called with,
+  each fails with both sides named, and the next collective goes on as if nothing had been.
+- A peer that says goodbye has finished everything up to a number: what is in flight up to there still arrives.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from ringwide.collective.operation import LinkLike, Numbers, Operation
+from ringwide.collective.plan import Plan
+from ringwide.errors import (
+    CollectiveAborted,
+    CollectiveMismatch,
+    CollectiveTimeout,
+    PeerLeft,
+    PeerLost,
+    RemoteProtocolError,
+    RingwideError,
+)
+from ringwide.protocol.frame import Header, Kind, news
+from ringwide.transport.lane import Lane
+
+logger = logging.getLogger("ringwide.collective")
+
+WINDOW = 64
+EARLY_LIMIT_BYTES = 64 * 1024 * 1024
+GOODBYE_GRACE_SECONDS = 0.5
+"""A bulk lane may end before the goodbye on the express lane is read."""
+TICK_SECONDS = 0.25
+
+Done = Callable[[RingwideError | None], None]
+
+
+class Clock(Protocol):
+    """Time as an argument: the event loop's, or the simulator's."""
+
+    def time(self) -> float: ...
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> object: ...
+
+
+class Collective:
+    """One collective under way on this rank: its operations, one a bucket, succeed or fail together."""
+
+    def __init__(self, number: int, plan: Plan, on_done: Done) -> None:
+        self.number, self.plan, self.on_done = number, plan, on_done
+        self.operations: list[Operation] = []
+        self.begun = False
+        self.told = False  # the other ranks know what we were called with
+        self.progress_seen = -1
+        self.progress_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Collective {self.number} {self.plan.what}>"
+
+    @property
+    def done(self) -> bool:
+        return all(operation.done for operation in self.operations)
+
+    def waiting_for(self) -> list[int]:
+        return sorted({peer for operation in self.operations for peer in operation.waiting_for()})
+
+
+class Dispatcher:
+    """Knows every open collective of this rank."""
+
+    def __init__(
+        self, *, rank: int, links: Mapping[int, LinkLike], clock: Clock, timeout_seconds: float, epoch: int = 0
+    ) -> None:
+        self._rank, self._links, self._clock = rank, links, clock
+        self._timeout, self._epoch = timeout_seconds, epoch
+        self._next = 1
+        self._open: dict[int, Collective] = {}
+        self._line: deque[Collective] = deque()  # those with bulk, in order; only the first one has begun
+        self._early: dict[int, list[tuple[int, Header, bytes]]] = {}
+        self._early_bytes = 0
+        self._blocked: set[Lane] = set()
+        self._departed: dict[int, int] = {}  # who said goodbye -> the last collective it has finished
+        self._ticking = False
+        self.over: RingwideError | None = None  # why nothing can be started any more
+        self.on_over: Callable[[RingwideError], None] | None = None
+
+    @property
+    def finished(self) -> int:
+        """Every collective up to this number is over on this rank."""
+        return min(self._open, default=self._next) - 1
+
+    # -- from above
+
+    def submit(self, plan: Plan, buckets: Sequence[Numbers], on_done: Done) -> Collective:
+        """Start a collective. `on_done` is called once, with the error if there is one, perhaps before this returns."""
+        if self.over is not None:
+            raise self.over
+        collective = Collective(self._next, plan, on_done)
+        self._next += 1
+        self._open[collective.number] = collective
+        collective.operations = [self._operation(collective, index, numbers) for index, numbers in enumerate(buckets)]
+        self._start_ticking()
+        if plan.express:
+            self._begin(collective)
+        else:
+            self._line.append(collective)
+            self._move_line()
+        return collective
+
+    def abort(self, collective: Collective, reason: str) -> None:
+        """Give up on a collective here, and tell the others. Its `on_done` is not called."""
+        if collective.number in self._open:
+            collective.on_done = _nobody
+            self._tell_all(news(Kind.ABORT, reason, collective=collective.number, epoch=self._epoch))
+            self._end(collective, None)
+
+    def say_goodbye(self, reason: str) -> None:
+        self._tell_all(news(Kind.GOODBYE, reason, collective=self.finished, epoch=self._epoch))
+
+    def has_open_work(self) -> bool:
+        return bool(self._open)
+
+    def _operation(self, collective: Collective, index: int, numbers: Numbers) -> Operation:
+        return Operation(
+            part=collective.plan.parts[index],
+            numbers=numbers,
+            links=self._links,
+            bucket=index,
+            collective=collective.number,
+            fingerprint=collective.plan.fingerprint,
+            epoch=self._epoch,
+            on_done=lambda: self._operation_done(collective),
+        )
+
+    # -- beginning and ending
+
+    def _move_line(self) -> None:
+        """Let the first of those with bulk begin."""
+        if self._line and not self._line[0].begun:
+            self._begin(self._line[0])
+            blocked, self._blocked = self._blocked, set()
+            for lane in blocked:
+                lane.resume()
+
+    def _begin(self, collective: Collective) -> None:
+        collective.begun = True
+        for operation in collective.operations:
+            operation.begin()
+        for peer, header, payload in self._take_early(collective.number):
+            if collective.number in self._open:
+                self._handle(peer, collective, header, memoryview(payload))
+
+    def _operation_done(self, collective: Collective) -> None:
+        if collective.number in self._open and collective.begun and collective.done:
+            self._end(collective, None)
+
+    def _end(self, collective: Collective, error: RingwideError | None) -> None:
+        if self._open.pop(collective.number, None) is None:
+            return
+        if not collective.done:
+            for link in self._links.values():
+                link.forget(collective.number)
+        if collective in self._line:
+            self._line.remove(collective)
+        self._forget_early(collective.number)
+        collective.on_done(error)
+        self._move_line()
+
+    # -- from below
+
+    def landing(self, lane: Lane, header: Header) -> memoryview | None:
+        """Where the payload of a large frame goes. None: we are not there yet, the lane must wait."""
+        self._check_frame(lane.peer, header)
+        collective = self._open.get(header.collective)
+        if lane.index == 0 or header.kind != Kind.DATA:
+            return memoryview(bytearray(header.payload_bytes))
+        if collective is None and header.collective < self._next:
+            return lane.scratch(header.payload_bytes)  # of a collective that is over here: nobody needs it
+        if collective is None or not collective.begun:
+            self._blocked.add(lane)
+            return None
+        if header.fingerprint != collective.plan.fingerprint:
+            return lane.scratch(header.payload_bytes)  # disputed when it has arrived
+        operation = self._operation_of(lane.peer, collective, header)
+        operation.check(lane.peer, header)
+        return operation.landing(lane, header)
+
+    def arrived(self, lane: Lane, header: Header, payload: memoryview) -> None:
+        self._check_frame(lane.peer, header)
+        if header.kind in (Kind.GOODBYE, Kind.LOST):
+            self._hear_of_an_end(lane.peer, header, payload)
+            return
+        collective = self._open.get(header.collective)
+        if collective is not None and (collective.begun or header.kind != Kind.DATA):
+            self._handle(lane.peer, collective, header, payload)
+        elif collective is not None or header.collective >= self._next:
+            self._keep_early(lane.peer, header, payload)
+        # else: of a collective that is over here, and nobody needs it
+
+    def lost(self, lane: Lane, reason: Exception) -> None:
+        """A lane has ended. Without a goodbye, so has the ring."""
+        peer = lane.peer
+        if peer in self._departed:
+            return
+        if lane.index > 0 and isinstance(reason, EOFError):
+            self._clock.call_later(GOODBYE_GRACE_SECONDS, lambda: self._lost(peer, reason))
+        else:
+            self._lost(peer, reason)
+
+    def _lost(self, peer: int, reason: Exception) -> None:
+        if peer in self._departed or self.over is not None:
+            return
+        self._tell_all(news(Kind.LOST, f"{peer} {reason}", epoch=self._epoch))
+        if isinstance(reason, RemoteProtocolError):
+            self._close_down(reason, after=0)
+        else:
+            self._close_down(PeerLost(rank=peer, reason=str(reason)), after=0)
+
+    def _check_frame(self, peer: int, header: Header) -> None:
+        if header.kind < Kind.DATA:
+            raise RemoteProtocolError(f"rank {peer} sent a handshake to a ring that has formed")
+        if header.epoch != self._epoch:
+            raise RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, this is {self._epoch}")
+        if header.collective >= self._next + WINDOW:
+            raise RemoteProtocolError(
+                f"rank {peer} sent a frame of collective {header.collective}, here the next is {self._next}"
+            )
+
+    def _handle(self, peer: int, collective: Collective, header: Header, payload: memoryview) -> None:
+        if header.kind == Kind.DISPUTE:
+            self._hear_dispute(peer, collective, header, payload)
+        elif header.kind == Kind.ABORT:
+            reason = _words(payload)
+            error = CollectiveAborted(number=collective.number, what=collective.plan.what, by=peer, reason=reason)
+            self._end(collective, error)
+        elif header.fingerprint != collective.plan.fingerprint:
+            self._dispute(collective)
+        else:
+            operation = self._operation_of(peer, collective, header)
+            operation.check(peer, header)
+            operation.arrived(header, payload)
+
+    def _operation_of(self, peer: int, collective: Collective, header: Header) -> Operation:
+        if header.bucket >= len(collective.operations):
+            raise RemoteProtocolError(f"rank {peer} sent bucket {header.bucket} of collective {collective.number}")
+        return collective.operations[header.bucket]
+
+    # -- frames that are ahead of us
+
+    def _keep_early(self, peer: int, header: Header, payload: memoryview) -> None:
+        self._early_bytes += len(payload)
+        if self._early_bytes > EARLY_LIMIT_BYTES:
+            raise RemoteProtocolError(f"rank {peer} is too far ahead: {self._early_bytes} bytes wait for our calls")
+        self._early.setdefault(header.collective, []).append((peer, header, bytes(payload)))
+
+    def _take_early(self, number: int) -> list[tuple[int, Header, bytes]]:
+        early = self._early.pop(number, [])
+        self._early_bytes -= sum(len(payload) for _, _, payload in early)
+        return early
+
+    def _forget_early(self, number: int) -> None:
+        self._take_early(number)
+
+    # -- disagreement
+
+    def _dispute(self, collective: Collective) -> None:
+        """Say what we were called with; the other side will do the same."""
+        if not collective.told:
+            collective.told = True
+            plan = collective.plan
+            self._tell_all(
+                news(
+                    Kind.DISPUTE,
+                    plan.what,
+                    collective=collective.number,
+                    fingerprint=plan.fingerprint,
+                    epoch=self._epoch,
+                )
+            )
+
+    def _hear_dispute(self, peer: int, collective: Collective, header: Header, payload: memoryview) -> None:
+        self._dispute(collective)
+        if header.fingerprint != collective.plan.fingerprint:
+            error = CollectiveMismatch(
+                number=collective.number,
+                rank=self._rank,
+                ours=collective.plan.what,
+                other_rank=peer,
+                theirs=_words(payload),
+            )
+            self._end(collective, error)
+
+    # -- the end of the ring
+
+    def _hear_of_an_end(self, peer: int, header: Header, payload: memoryview) -> None:
+        words = _words(payload)
+        if header.kind == Kind.GOODBYE:
+            self._departed[peer] = header.collective
+            self._close_down(PeerLeft(rank=peer, reason=words), after=header.collective)
+            return
+        about, _, reason = words.partition(" ")
+        lost = int(about) if about.isdigit() else peer
+        if lost == self._rank:
+            self._close_down(PeerLost(rank=peer, reason=f"it has given up on this rank: {reason}"), after=0)
+        else:
+            self._close_down(PeerLost(rank=lost, reason=f"{reason} (noticed by rank {peer})"), after=0)
+
+    def _close_down(self, error: RingwideError, *, after: int) -> None:
+        """No more collectives, and those after a number fail."""
+        if self.over is None:
+            self.over = error
+            if self.on_over is not None:
+                self.on_over(error)
+        for collective in list(self._doomed(after)):
+            self._end(collective, error)
+
+    def _doomed(self, after: int) -> Iterator[Collective]:
+        return (collective for number, collective in sorted(self._open.items()) if number > after)
+
+    def _tell_all(self, frame: bytes) -> None:
+        for link in self._links.values():
+            link.tell(frame)
+
+    # -- deadlines
+
+    def _start_ticking(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._clock.call_later(min(TICK_SECONDS, self._timeout / 4), self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = False
+        now = self._clock.time()
+        for collective in list(self._open.values()):
+            progress = sum(operation.progress for operation in collective.operations)
+            if progress != collective.progress_seen or not collective.begun:
+                collective.progress_seen, collective.progress_at = progress, now
+            elif now - collective.progress_at >= self._timeout:
+                self._give_up(collective)
+        if self._open:
+            self._start_ticking()
+
+    def _give_up(self, collective: Collective) -> None:
+        error = CollectiveTimeout(
+            number=collective.number,
+            what=collective.plan.what,
+            waiting_for=collective.waiting_for(),
+            seconds=self._timeout,
+        )
+        self._tell_all(news(Kind.ABORT, str(error), collective=collective.number, epoch=self._epoch))
+        self._end(collective, error)
+
+
+def _words(payload: memoryview) -> str:
+    return bytes(payload).decode(errors="replace")
+
+
+def _nobody(_: RingwideError | None) -> None: ...

@@ -1,0 +1,205 @@
+"""One bucket of one collective under way: a machine's instructions carried out on real numbers."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ringwide.collective.plan import Part
+from ringwide.errors import RemoteProtocolError
+from ringwide.protocol.frame import Header, Kind, pack
+from ringwide.protocol.instruction import Combine, Finish, Instruction, Keep, Send
+from ringwide.transport.lane import Lane
+
+Array = npt.NDArray[Any]
+Combiner = Callable[[Array, Array, Array], object]
+"""combine(left, right, out)"""
+
+_NOTHING = memoryview(bytearray())
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What a bucket brings to a collective.
+
+    `ours` is only read. Sums and totals are written to `work`, each place at most once a lap; the two may be the same
+    memory, because a rank's own numbers are needed only until it has added them.
+    """
+
+    ours: Array
+    work: Array
+    combine: Combiner
+    finish: Callable[[Array], object] | None = None
+
+
+class LinkLike(Protocol):
+    """What a collective needs of a link; the simulator has its own."""
+
+    def send_express(self, header: bytes, payload: memoryview) -> None: ...
+
+    def send_bulk(
+        self, header: bytes, payload: memoryview, *, stripe: int, owner: "Operation | None", collective: int
+    ) -> None: ...
+
+    def tell(self, frame: bytes) -> None: ...
+
+    def forget(self, collective: int) -> None: ...
+
+
+class Operation:
+    """Executes one machine. Done when all has arrived *and* all has left: until then the memory is not the caller's."""
+
+    def __init__(
+        self,
+        *,
+        part: Part,
+        numbers: Numbers,
+        links: Mapping[int, LinkLike],
+        bucket: int,
+        collective: int,
+        fingerprint: int,
+        epoch: int,
+        on_done: Callable[[], None],
+    ) -> None:
+        self._machine = part.machine()
+        self._bounds, self._itemsize, self._express = part.layout.bounds, part.layout.itemsize, part.express
+        self._numbers, self._links = numbers, links
+        self._bucket, self._collective, self._fingerprint, self._epoch = bucket, collective, fingerprint, epoch
+        self._own_bytes, self._work_bytes = _bytes_of(numbers.ours), _bytes_of(numbers.work)
+        self._summed = bytearray(len(self._bounds))  # 1: the value of this segment is in `work`, no longer in `ours`
+        self._waiting: dict[tuple[int, int], memoryview] = {}  # arrivals whose turn has not come
+        self._unsent = 0
+        self._on_done = on_done
+        self.done = False
+        self.progress = 0
+
+    def begin(self) -> None:
+        self._execute(self._machine.begin(), _NOTHING)
+        self._check_done()
+
+    def waiting_for(self) -> list[int]:
+        return list(self._machine.waiting_for())
+
+    # -- arrivals
+
+    def check(self, peer: int, header: Header) -> None:
+        """May this frame come, and is it as long as it must be? Asked before a byte of its payload is used."""
+        if not self._machine.expects(peer, header.segment, header.hop):
+            raise RemoteProtocolError(
+                f"rank {peer} sent segment {header.segment} at hop {header.hop} of collective {self._collective}, "
+                "which is not what comes next"
+            )
+        first, last = self._bounds[header.segment]
+        if header.payload_bytes != (last - first) * self._itemsize:
+            raise RemoteProtocolError(
+                f"rank {peer} sent {header.payload_bytes} bytes as segment {header.segment} of collective "
+                f"{self._collective}, which has {(last - first) * self._itemsize}"
+            )
+
+    def landing(self, lane: Lane, header: Header) -> memoryview:
+        """Where a large payload goes: what will be added lands in the lane's scratch, what is kept in its place."""
+        first, last = self._bounds[header.segment]
+        if not self._machine.combines(header.hop):
+            return self._work_bytes[first * self._itemsize : last * self._itemsize]
+        if self._machine.overwrites_sent:  # it may have to wait for its turn, so it needs memory of its own
+            return memoryview(bytearray(header.payload_bytes))
+        return lane.scratch(header.payload_bytes)
+
+    def arrived(self, header: Header, payload: memoryview) -> None:
+        self.progress += 1
+        instructions = tuple(self._machine.arrive(header.segment, header.hop))
+        if not instructions:
+            self._waiting[header.segment, header.hop] = memoryview(bytes(payload))
+            return
+        self._execute(instructions, payload)
+        self._check_done()
+
+    # -- instructions
+
+    def _execute(self, instructions: Iterable[Instruction], payload: memoryview) -> None:
+        """The first instruction that takes an arrival takes the one that is here; later ones have been waiting."""
+        for instruction in instructions:
+            match instruction:
+                case Send():
+                    self._send(instruction)
+                case Combine():
+                    self._combine(instruction, self._waiting.pop((instruction.segment, instruction.hop), payload))
+                case Keep():
+                    self._keep(instruction, self._waiting.pop((instruction.segment, instruction.hop), payload))
+                case Finish():
+                    self._finish(instruction.segment)
+
+    def _combine(self, instruction: Combine, payload: memoryview) -> None:
+        segment = instruction.segment
+        first, last = self._bounds[segment]
+        numbers = self._numbers
+        out = numbers.work[first:last]
+        value = out if self._summed[segment] else numbers.ours[first:last]
+        arrival: Array = np.frombuffer(payload, dtype=out.dtype)
+        if instruction.arrival_first:
+            numbers.combine(arrival, value, out)
+        else:
+            numbers.combine(value, arrival, out)
+        self._summed[segment] = 1
+
+    def _keep(self, instruction: Keep, payload: memoryview) -> None:
+        place = self._place(self._work_bytes, instruction.segment)
+        if payload.obj is not place.obj:  # else it has landed right there
+            place[:] = payload
+        self._summed[instruction.segment] = 1
+
+    def _finish(self, segment: int) -> None:
+        numbers = self._numbers
+        first, last = self._bounds[segment]
+        if not self._summed[segment]:  # alone in the ring: the own numbers are the total
+            numbers.work[first:last] = numbers.ours[first:last]
+            self._summed[segment] = 1
+        if numbers.finish is not None:
+            numbers.finish(numbers.work[first:last])
+
+    def _send(self, instruction: Send) -> None:
+        segment = instruction.segment
+        payload = self._place(self._work_bytes if self._summed[segment] else self._own_bytes, segment)
+        header = pack(
+            Header(
+                Kind.DATA,
+                0,
+                self._bucket,
+                instruction.hop,
+                self._epoch,
+                segment,
+                self._collective,
+                self._fingerprint,
+                len(payload),
+            )
+        )
+        link = self._links[instruction.peer]
+        if self._express:
+            link.send_express(header, payload)
+            return
+        owner = None if self._machine.overwrites_sent else self
+        self._unsent += owner is not None
+        link.send_bulk(header, payload, stripe=segment, owner=owner, collective=self._collective)
+
+    def _place(self, memory: memoryview, segment: int) -> memoryview:
+        first, last = self._bounds[segment]
+        return memory[first * self._itemsize : last * self._itemsize]
+
+    # -- the end
+
+    def sent(self) -> None:
+        """One of our payloads has left for the kernel."""
+        self.progress += 1
+        self._unsent -= 1
+        self._check_done()
+
+    def _check_done(self) -> None:
+        if self._machine.done and not self._unsent and not self.done:
+            self.done = True
+            self._on_done()
+
+
+def _bytes_of(array: Array) -> memoryview:
+    return memoryview(array.view(np.uint8)) if array.size else _NOTHING  # type: ignore[arg-type]

@@ -1,0 +1,142 @@
+"""The plan of a collective: how its buckets are cut and which algorithm carries each. Ranks that plan alike agree.
+
+One visible rule chooses the algorithm: see `Planner.algorithm_for`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import blake2b
+
+from ringwide.protocol.direct import DirectMachine
+from ringwide.protocol.doubling import DoublingMachine
+from ringwide.protocol.instruction import Machine
+from ringwide.protocol.layout import Layout
+from ringwide.protocol.ring import Journey, RingMachine
+from ringwide.transport.link import EXPRESS_BYTES
+
+_PLANS_REMEMBERED = 256
+
+
+class Kind(Enum):
+    """What ranks can do together."""
+
+    ALLREDUCE = "allreduce"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_GATHER = "all_gather"
+    BROADCAST = "broadcast"
+    BARRIER = "barrier"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketShape:
+    """A bucket as the plan sees it: how many elements of which type."""
+
+    dtype: str
+    count: int
+    itemsize: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a caller asked for. Ranks whose requests are equal can compute together."""
+
+    kind: Kind
+    detail: str  # operation or root, tensors and their shapes: everything that must be equal, readable
+    buckets: tuple[BucketShape, ...]
+    root: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The plan of one bucket."""
+
+    layout: Layout
+    algorithm: str
+    express: bool
+    machine: Callable[[], Machine]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan of one collective. `what` is for people, `fingerprint` travels on every frame."""
+
+    what: str
+    fingerprint: int
+    parts: tuple[Part, ...]
+
+    @property
+    def express(self) -> bool:
+        return all(part.express for part in self.parts)
+
+
+class Planner:
+    """Makes plans, and remembers them: a training loop asks for the same few again and again."""
+
+    def __init__(self, *, rank: int, size: int, segment_bytes: int, algorithm: str, doubling_bytes: int) -> None:
+        self._rank, self._size, self._segment_bytes = rank, size, segment_bytes
+        self._algorithm, self._doubling_bytes = algorithm, doubling_bytes
+        self._plans: dict[Request, Plan] = {}
+
+    def algorithm_for(self, nbytes: int) -> str:
+        """Small buckets cost hops, so they take the way with the fewest; large ones cost bytes, so they take the ring."""
+        if self._algorithm != "auto":
+            return self._algorithm
+        return "doubling" if nbytes <= self._doubling_bytes else "ring"
+
+    def plan(self, request: Request) -> Plan:
+        plan = self._plans.get(request)
+        if plan is None:
+            if len(self._plans) >= _PLANS_REMEMBERED:
+                self._plans.clear()
+            plan = self._plans[request] = self._make(request)
+        return plan
+
+    def _make(self, request: Request) -> Plan:
+        parts = [self._part(request, bucket) for bucket in request.buckets]
+        if request.kind in (Kind.BROADCAST, Kind.BARRIER):
+            # Data flows only away from the root: a round of empty frames lets every rank hear of every other.
+            parts.append(self._doubling(BucketShape("", 0, 1)))
+        what = f"{request.kind.value}({request.detail})"
+        digest = blake2b(repr((what, request.buckets)).encode(), digest_size=8).digest()
+        return Plan(what, int.from_bytes(digest, "little"), tuple(parts))
+
+    def _part(self, request: Request, bucket: BucketShape) -> Part:
+        algorithm = self.algorithm_for(bucket.count * bucket.itemsize)
+        match request.kind:
+            case Kind.ALLREDUCE | Kind.REDUCE_SCATTER if algorithm == "doubling" or self._size == 1:
+                return self._doubling(bucket)
+            case Kind.ALLREDUCE:
+                return self._ring(bucket, Journey.allreduce(self._size), chunks=self._size)
+            case Kind.REDUCE_SCATTER:
+                return self._ring(bucket, Journey.reduce_scatter(self._size), chunks=self._size)
+            case Kind.ALL_GATHER if algorithm == "ring" or bucket.count * bucket.itemsize > EXPRESS_BYTES:
+                return self._ring(bucket, Journey.all_gather(self._size), chunks=self._size)
+            case Kind.ALL_GATHER:
+                return self._direct(bucket, chunks=self._size, senders=range(self._size))
+            case Kind.BROADCAST if algorithm == "ring" or bucket.count * bucket.itemsize > EXPRESS_BYTES:
+                return self._ring(bucket, Journey.broadcast(self._size, request.root), chunks=1)
+            case Kind.BROADCAST:
+                return self._direct(bucket, chunks=1, senders=range(request.root, request.root + 1))
+            case Kind.BARRIER:
+                return self._doubling(bucket)
+
+    def _ring(self, bucket: BucketShape, journey: Journey, *, chunks: int) -> Part:
+        layout = Layout(bucket.count, bucket.itemsize, chunks, self._segment_bytes)
+        return Part(layout, "ring", False, lambda: RingMachine(rank=self._rank, layout=layout, journey=journey))
+
+    def _doubling(self, bucket: BucketShape) -> Part:
+        express = bucket.count * bucket.itemsize <= EXPRESS_BYTES
+        layout = Layout(bucket.count, bucket.itemsize, 1, EXPRESS_BYTES if express else self._segment_bytes)
+        segments = layout.segments
+        return Part(
+            layout,
+            "doubling",
+            express,
+            lambda: DoublingMachine(rank=self._rank, size=self._size, segments=segments),
+        )
+
+    def _direct(self, bucket: BucketShape, *, chunks: int, senders: range) -> Part:
+        layout = Layout(bucket.count, bucket.itemsize, chunks, EXPRESS_BYTES)
+        who = dict(enumerate(senders))
+        return Part(layout, "direct", True, lambda: DirectMachine(rank=self._rank, size=self._size, senders=who))

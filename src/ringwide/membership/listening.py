@@ -1,0 +1,57 @@
+"""Opening the one socket on which this rank is found, and refusing to do so where it is not safe."""
+
+import errno
+import ipaddress
+import socket
+from typing import Any
+
+from ringwide.errors import AddressError, ConfigError
+from ringwide.membership.peers import Address
+
+_BACKLOG = 1024
+
+
+def listen(address: Address, *, rank: int, insecure: bool) -> socket.socket:
+    """A listening socket. Every failure names the address, whose it is, and what would be right."""
+    family, sockaddr = _resolve(address)
+    if not insecure and not ipaddress.ip_address(str(sockaddr[0]).partition("%")[0]).is_loopback:
+        raise ConfigError(
+            f"rank {rank} would listen on {address}, beyond loopback, where anybody may connect; if everybody on that "
+            "network may, say so with insecure: true (--insecure)"
+        )
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port of a run that just ended is free
+        sock.bind(sockaddr)
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise AddressError(f"rank {rank} cannot listen on {address}", _explain(error, rank)) from error
+    return sock
+
+
+def _resolve(address: Address) -> tuple[int, tuple[Any, ...]]:
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise unresolvable(address, error) from error
+    return found[0][0], found[0][4]
+
+
+def unresolvable(address: Address, error: OSError) -> AddressError:
+    return AddressError(str(address), f"the host name {address.host!r} does not resolve ({error.strerror or error})")
+
+
+def _explain(error: OSError, rank: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"the port is in use; is another process running as rank {rank}?"
+        case errno.EADDRNOTAVAIL:
+            return (
+                "this machine does not have that address; is the rank right? (or set listen: to where it shall listen)"
+            )
+        case errno.EACCES:
+            return "ports below 1024 are reserved; choose a higher one"
+        case _:
+            return error.strerror or str(error)

@@ -1,0 +1,1 @@
+"""What the ring did, pulled from below when somebody asks."""

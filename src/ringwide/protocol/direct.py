@@ -1,0 +1,40 @@
+"""Direct delivery: whoever has a chunk sends it to everybody at once. One hop, for small all-gathers and broadcasts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ringwide.protocol.instruction import Instruction, Keep, Send
+
+_HOP = 1
+
+
+class DirectMachine:
+    """One rank's side: `senders` says which rank sends each segment."""
+
+    overwrites_sent = False
+
+    def __init__(self, *, rank: int, size: int, senders: Mapping[int, int]) -> None:
+        self._rank, self._size, self._senders = rank, size, senders
+        self._missing = {segment for segment, sender in senders.items() if sender != rank}
+
+    @property
+    def done(self) -> bool:
+        return not self._missing
+
+    def begin(self) -> Iterable[Instruction]:
+        for segment, sender in self._senders.items():
+            if sender == self._rank:
+                for distance in range(1, self._size):
+                    yield Send(segment, _HOP, (self._rank + distance) % self._size)
+
+    def expects(self, peer: int, segment: int, hop: int) -> bool:
+        return segment in self._missing and self._senders[segment] == peer and hop == _HOP
+
+    def combines(self, hop: int) -> bool:
+        return False
+
+    def arrive(self, segment: int, hop: int) -> Iterable[Instruction]:
+        self._missing.remove(segment)
+        yield Keep(segment, hop)
+
+    def waiting_for(self) -> Sequence[int]:
+        return sorted({self._senders[segment] for segment in self._missing})

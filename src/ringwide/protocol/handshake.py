@@ -1,0 +1,115 @@
+"""Who are you, and were we started alike? Decided by pure functions; `membership` carries the bytes.
+
+The one that dials says HELLO, the one that listens answers WELCOME (with a hello of its own) or REFUSED (with the
+difference). Either side can find a difference, and both get the same `Difference`, with the values the right way round.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ringwide.errors import Disagreement, RemoteProtocolError
+from ringwide.protocol.frame import MAGIC, NEWS_LIMIT_BYTES, VERSION, Header, Kind, news, unpack
+
+Setting = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a rank says of itself when it meets another. `lane` numbers the connections between the two."""
+
+    rank: int
+    size: int
+    lane: int
+    peers: str  # all addresses in the order of ranks, one a line; or their digest where that is too long
+    settings: Mapping[str, Setting]
+
+    def pack(self, kind: Kind) -> bytes:
+        return news(kind, json.dumps(asdict(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that must be equal and is not."""
+
+    field: str
+    dialer: Setting
+    listener: Setting
+
+    def pack(self) -> bytes:
+        return news(Kind.REFUSED, json.dumps(asdict(self)))
+
+    def as_error(self, *, rank: int, peer: str, dialed: bool) -> Disagreement:
+        ours, theirs = (self.dialer, self.listener) if dialed else (self.listener, self.dialer)
+        return Disagreement(field=self.field, ours=ours, theirs=theirs, rank=rank, peer=peer)
+
+
+def differences(dialer: Hello, listener: Hello) -> Difference | None:
+    """The first thing in which two ranks that meet differ but must not."""
+    if dialer.size != listener.size:
+        return Difference("size of the ring (lines in the peers file)", dialer.size, listener.size)
+    if dialer.peers != listener.peers:
+        return _different_line(dialer.peers.splitlines(), listener.peers.splitlines())
+    for key in sorted({*dialer.settings, *listener.settings}):
+        if dialer.settings.get(key) != listener.settings.get(key):
+            return Difference(key, dialer.settings.get(key), listener.settings.get(key))
+    if dialer.rank == listener.rank:
+        return Difference("rank (each rank must be started once)", dialer.rank, listener.rank)
+    return None
+
+
+def _different_line(dialer: list[str], listener: list[str]) -> Difference:
+    pairs = enumerate(zip(dialer, listener, strict=False))
+    rank, (one, other) = next((rank, pair) for rank, pair in pairs if pair[0] != pair[1])
+    return Difference(f"address of rank {rank} in the peers file", one, other)
+
+
+def check_prefix(first_bytes: bytes) -> Difference | None:
+    """Magic and version, which stand first in every version of the protocol. Written from the dialer's side."""
+    if first_bytes[:2] != MAGIC:
+        raise RemoteProtocolError(f"this is not a ringwide peer: its first bytes are {first_bytes[:2]!r}")
+    if first_bytes[2] != VERSION:
+        return Difference("protocol version", first_bytes[2], VERSION)
+    return None
+
+
+def read_header(buffer: bytes) -> Header:
+    """The header of a handshake frame; any other kind of frame is refused."""
+    header = unpack(buffer, limit_bytes=0)
+    if header.kind not in (Kind.HELLO, Kind.WELCOME, Kind.REFUSED):
+        raise RemoteProtocolError(f"a frame of kind {header.kind} before the handshake")
+    return header
+
+
+def read_hello(payload: bytes) -> Hello:
+    """Turn untrusted bytes into a `Hello`, or say what is wrong with them."""
+    fields = _read_object(payload, {"rank": int, "size": int, "lane": int, "peers": str, "settings": dict})
+    settings = fields["settings"]
+    if not all(isinstance(value, Setting) for value in settings.values()):
+        raise RemoteProtocolError("a hello whose settings are not plain values")
+    if not 0 <= fields["rank"] < fields["size"] <= 2**16 or not 0 <= fields["lane"] <= 2**8:
+        raise RemoteProtocolError("a hello with an impossible rank, size or lane")
+    return Hello(**fields)
+
+
+def read_difference(payload: bytes) -> Difference:
+    fields = _read_object(payload, {"field": str, "dialer": object, "listener": object})
+    if not isinstance(fields["dialer"], Setting) or not isinstance(fields["listener"], Setting):
+        raise RemoteProtocolError("a refusal whose values are not plain")
+    return Difference(**fields)
+
+
+def _read_object(payload: bytes, shape: Mapping[str, type]) -> dict[str, Any]:
+    if len(payload) > NEWS_LIMIT_BYTES:
+        raise RemoteProtocolError(f"a handshake of {len(payload)} bytes")
+    try:
+        fields = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"a handshake that is not JSON: {error}") from error
+    if not isinstance(fields, dict) or fields.keys() != shape.keys():
+        raise RemoteProtocolError("a handshake with other fields than " + ", ".join(shape))
+    for key, kind in shape.items():
+        if not isinstance(fields[key], kind) or (kind is int and isinstance(fields[key], bool)):
+            raise RemoteProtocolError(f"a handshake whose {key} is not a {kind.__name__}")
+    return fields

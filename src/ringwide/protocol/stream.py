@@ -1,0 +1,114 @@
+"""From a byte stream to frames, without I/O.
+
+Rules:
+- Any split of the stream gives the same frames.
+- Bytes are received through one small staging buffer, so that a header and a small payload cost one receive. A payload
+  that does not fit there is received straight into the place that `landing` names, together with the next header.
+- `landing` may answer None, "not yet": the reader is then blocked, offers no room, and asks again in `retry`.
+"""
+
+from collections.abc import Callable
+
+from ringwide.protocol.frame import HEADER_BYTES, Header, unpack
+
+Landing = Callable[[Header], memoryview | None]
+Arrived = Callable[[Header, memoryview], None]
+
+
+class FrameReader:
+    """Offers `room` for the next bytes and reports each complete frame to `arrived`."""
+
+    __slots__ = (
+        "_arrived",
+        "_capacity",
+        "_filled",
+        "_header",
+        "_landed",
+        "_landing",
+        "_limit",
+        "_place",
+        "_staging",
+        "blocked",
+    )
+
+    def __init__(
+        self, *, landing: Landing, arrived: Arrived, limit_bytes: int, staging_bytes: int = HEADER_BYTES
+    ) -> None:
+        self._landing, self._arrived, self._limit = landing, arrived, limit_bytes
+        self._staging = memoryview(bytearray(max(staging_bytes, HEADER_BYTES)))
+        self._capacity = len(self._staging) - HEADER_BYTES
+        self._filled = 0  # bytes in the staging buffer
+        self._header: Header | None = None  # of the frame that is being landed
+        self._place: memoryview | None = None  # where its payload goes
+        self._landed = 0  # bytes of it that are there
+        self.blocked = False
+
+    def room(self) -> list[memoryview]:
+        """Where the next bytes go, in this order; nothing while blocked."""
+        if self.blocked:
+            return []
+        if self._place is not None:
+            return [self._place[self._landed :], self._staging[:HEADER_BYTES]]
+        return [self._staging[self._filled :]]
+
+    def received(self, count: int) -> None:
+        """`count` bytes were put into the room."""
+        if self._place is None:
+            self._filled += count
+        else:
+            missing = len(self._place) - self._landed
+            self._landed += min(count, missing)
+            if count < missing:
+                return
+            self._filled = count - missing
+            self._finish_landing()
+        self._read_staged()
+
+    def retry(self) -> None:
+        """The reason for which `landing` said "not yet" may be gone: ask again."""
+        if self.blocked:
+            self.blocked = False
+            self._read_staged()
+
+    def _finish_landing(self) -> None:
+        header, place = self._header, self._place
+        assert header is not None
+        assert place is not None
+        self._header = self._place = None
+        self._arrived(header, place)
+
+    def _read_staged(self) -> None:
+        """Report every frame that lies whole in the staging buffer; then move its rest to the front."""
+        staging, start, end = self._staging, 0, self._filled
+        while end - start >= HEADER_BYTES:
+            header = unpack(staging[start : start + HEADER_BYTES], limit_bytes=self._limit)
+            body = start + HEADER_BYTES
+            if header.payload_bytes > self._capacity:
+                if not self._begin_landing(header, staging[body:end]):
+                    break
+                if self._place is not None:
+                    self._filled = 0
+                    return
+                start = min(end, body + header.payload_bytes)
+                continue
+            after = body + header.payload_bytes
+            if after > end:
+                break
+            self._arrived(header, staging[body:after])
+            start = after
+        if start:
+            staging[: end - start] = bytes(staging[start:end])
+            self._filled = end - start
+
+    def _begin_landing(self, header: Header, staged: memoryview) -> bool:
+        """Move what is already here of a large payload to its place. False: there is no place yet."""
+        place = self._landing(header)
+        if place is None:
+            self.blocked = True
+            return False
+        here = min(len(staged), len(place))
+        place[:here] = staged[:here]
+        self._header, self._place, self._landed = header, place, here
+        if here == len(place):
+            self._finish_landing()
+        return True

@@ -1,0 +1,305 @@
+"""The ring as its users see it: `join` it, await its collectives, leave it."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from fcntl import ioctl
+from hashlib import blake2b
+from struct import unpack
+from termios import TIOCOUTQ
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ringwide.buckets import Arithmetic, Bundle, Shelf, arithmetic_of, bundle_of, carrier_of, leaf_of
+from ringwide.collective.dispatch import WINDOW, Dispatcher
+from ringwide.collective.operation import Numbers
+from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
+from ringwide.config import RingConfig
+from ringwide.errors import JoinError, RingClosed, RingwideError, StartTimeout
+from ringwide.membership.gathering import Gathering
+from ringwide.membership.listening import listen
+from ringwide.membership.peers import Address, check_rank, load_peers, parse_address
+from ringwide.observe import statistics
+from ringwide.transport.lane import Lane
+from ringwide.transport.link import EXPRESS_BYTES, STAGING_BYTES, Link
+from ringwide.transport.sockets import SocketSettings, tune
+
+logger = logging.getLogger("ringwide")
+
+_LEAVE_SECONDS, _LEAVE_STEP_SECONDS = 1.0, 0.002
+_PEERS_IN_FULL_BYTES = 3000
+"""A longer list of peers is compared by its digest."""
+
+Tensors = TypeVar("Tensors")
+_MUST_BE_EQUAL = ("segment_bytes", "lanes", "algorithm", "doubling_bytes", "half_precision")
+_EMPTY = Numbers(np.empty(0, np.uint8), np.empty(0, np.uint8), np.add)
+
+
+@asynccontextmanager
+async def join(
+    *, rank: int, peers: str | os.PathLike[str] | Sequence[str], config: RingConfig | None = None
+) -> AsyncIterator["Ring"]:
+    """Meet the other ranks and be one of them for the length of the block.
+
+    `peers` is a file with one `host:port` a line, line n for rank n, or a list of such strings. Raises `ConfigError`
+    for what is wrong here, `JoinError` for what is wrong between ranks.
+    """
+    addresses = load_peers(peers)
+    check_rank(rank, len(addresses), str(peers) if isinstance(peers, str | os.PathLike) else "the list of peers")
+    ring = Ring(rank, addresses, config or RingConfig())
+    try:
+        await ring._form()
+        yield ring
+    except JoinError as error:
+        await ring._leave(f"it could not join: {error}")
+        raise
+    except BaseException as error:
+        await ring._leave(f"it ended with {type(error).__name__}")
+        raise
+    else:
+        await ring._leave("it is done")
+
+
+class Ring:
+    """One rank's place in the ring. Made by `join`."""
+
+    def __init__(self, rank: int, addresses: Sequence[Address], config: RingConfig) -> None:
+        self.rank, self.size, self.config = rank, len(addresses), config
+        self._addresses = addresses
+        self._links = {peer: Link(peer) for peer in range(self.size) if peer != rank}
+        self._dispatcher = Dispatcher(
+            rank=rank,
+            links=self._links,
+            clock=asyncio.get_running_loop(),
+            timeout_seconds=config.collective_timeout_seconds,
+        )
+        self._planner = Planner(
+            rank=rank,
+            size=self.size,
+            segment_bytes=config.segment_bytes,
+            algorithm=config.algorithm,
+            doubling_bytes=config.doubling_bytes,
+        )
+        self._sockets = SocketSettings(config.buffer_bytes, config.keepalive_seconds, config.user_timeout_seconds)
+        self._shelf = Shelf()
+        self._window = asyncio.Semaphore(WINDOW)
+        self._server: asyncio.Task[None] | None = None
+        self._listener: socket.socket | None = None
+        self._left = False
+        self._collectives = 0
+        self._awaited = 0
+        self._busy_since = self._network_seconds = 0.0
+
+    def __repr__(self) -> str:
+        state = "left" if self._left else str(self._dispatcher.over or "joined")
+        return f"<Ring rank {self.rank} of {self.size}: {state}>"
+
+    # -- collectives
+
+    async def allreduce(self, tensors: Tensors, op: str = "mean") -> Tensors:
+        """Replace every tensor by its mean (sum, min, max, prod) over all ranks, in place. The same bits everywhere."""
+        bundle = bundle_of(tensors, self._shelf)
+        bundle.require_writable()
+        bundle.load(self._arithmetics(bundle, op))
+        with _discarding(bundle):
+            await self._run(Kind.ALLREDUCE, f"{op}, {bundle.describe()}", bundle.shapes(), bundle.numbers)
+        bundle.commit()
+        return tensors
+
+    async def reduce_scatter(self, tensor: Any, op: str = "mean") -> Any:
+        """This rank's share of the flat tensor, reduced over all ranks. The tensor itself is not changed."""
+        leaf = leaf_of(tensor, "the argument")
+        bundle = bundle_of(tensor, self._shelf)
+        bundle.load(self._arithmetics(bundle, op))
+        with _discarding(bundle):
+            await self._run(Kind.REDUCE_SCATTER, f"{op}, {bundle.describe()}", bundle.shapes(), bundle.numbers)
+        share = slice(leaf.count * self.rank // self.size, leaf.count * (self.rank + 1) // self.size)
+        part = leaf.like(bundle.numbers[0].work[share].copy(), (share.stop - share.start,))
+        bundle.give_back()
+        return part
+
+    async def all_gather(self, tensor: Any) -> list[Any]:
+        """Every rank's tensor, by rank. All must have the same shape and dtype."""
+        leaf = leaf_of(tensor, "the argument")
+        gathered = np.empty(leaf.count * self.size, carrier_of(leaf.dtype))
+        by_rank = gathered.reshape(self.size, leaf.count)
+        leaf.load(by_rank[self.rank])
+        shape = BucketShape(leaf.dtype, gathered.size, gathered.itemsize)
+        detail = f"{leaf.dtype}{list(leaf.shape)}"
+        await self._run(Kind.ALL_GATHER, detail, (shape,), [Numbers(gathered, gathered, np.add)])
+        return [leaf.like(by_rank[rank], leaf.shape) for rank in range(self.size)]
+
+    async def broadcast(self, tensors: Tensors, root: int = 0) -> Tensors:
+        """Replace every tensor by the root's, in place."""
+        if not 0 <= root < self.size:
+            raise ValueError(f"root {root} is not a rank of this ring: ranks go from 0 to {self.size - 1}")
+        bundle = bundle_of(tensors, self._shelf)
+        if self.rank != root:
+            bundle.require_writable()
+        bundle.load({dtype: Arithmetic(carrier_of(dtype), np.add, None) for dtype in bundle.dtypes})
+        with _discarding(bundle):
+            numbers = [*bundle.numbers, _EMPTY]
+            await self._run(Kind.BROADCAST, f"root {root}, {bundle.describe()}", bundle.shapes(), numbers, root=root)
+        if self.rank == root:
+            bundle.give_back()
+        else:
+            bundle.commit()
+        return tensors
+
+    async def barrier(self) -> None:
+        """Return when every rank has called this."""
+        await self._run(Kind.BARRIER, "", (), [_EMPTY])
+
+    def algorithm_for(self, nbytes: int) -> str:
+        """Which algorithm carries an all-reduce of this size."""
+        return self._planner.algorithm_for(nbytes)
+
+    def statistics(self) -> statistics.Statistics:
+        """What this ring has done so far."""
+        running = time.perf_counter() - self._busy_since if self._awaited else 0.0
+        return statistics.Statistics(
+            collectives=self._collectives,
+            network_seconds=self._network_seconds + running,
+            buffer_bytes_asked=self.config.buffer_bytes,
+            links=statistics.of_links(self._links.values()),
+        )
+
+    def _arithmetics(self, bundle: Bundle, op: str) -> Mapping[str, Arithmetic]:
+        return {
+            dtype: arithmetic_of(dtype, op, self.size, half_precision=self.config.half_precision)
+            for dtype in bundle.dtypes
+        }
+
+    async def _run(
+        self, kind: Kind, detail: str, shapes: tuple[BucketShape, ...], numbers: Sequence[Numbers], *, root: int = 0
+    ) -> None:
+        if self._left:
+            raise RingClosed("this ring has been left; use it inside its `async with ringwide.join(...)` block")
+        plan = self._planner.plan(Request(kind, detail, shapes, root))
+        async with self._window:
+            with self._timed():
+                await self._await(plan, numbers)
+
+    async def _await(self, plan: Plan, numbers: Sequence[Numbers]) -> None:
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_done(error: RingwideError | None) -> None:
+            if not outcome.done():
+                outcome.set_exception(error) if error is not None else outcome.set_result(None)
+
+        collective = self._dispatcher.submit(plan, numbers, on_done)
+        self._collectives += 1
+        try:
+            await outcome
+        except asyncio.CancelledError:
+            self._dispatcher.abort(collective, "its task was cancelled")
+            raise
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        if not self._awaited:
+            self._busy_since = time.perf_counter()
+        self._awaited += 1
+        try:
+            yield
+        finally:
+            self._awaited -= 1
+            if not self._awaited:
+                self._network_seconds += time.perf_counter() - self._busy_since
+
+    # -- joining and leaving
+
+    async def _form(self) -> None:
+        started = time.perf_counter()
+        gathering = Gathering(
+            rank=self.rank,
+            addresses=self._addresses,
+            lanes={peer: 1 + self._bulk_lanes(peer) for peer in self._links},
+            settings={key: getattr(self.config, key) for key in _MUST_BE_EQUAL},
+            peers_digest=self._peers_in_common(),
+            on_socket=self._on_socket,
+        )
+        self._dispatcher.on_over = gathering.fail
+        self._listener = listen(self._listen_address(), rank=self.rank, insecure=self.config.insecure)
+        self._server = asyncio.create_task(gathering.serve(self._listener))
+        timeout = self.config.start_timeout_seconds
+        await gathering.run(timeout_seconds=timeout)
+        self._dispatcher.on_over = None
+        try:
+            async with asyncio.timeout(timeout - (time.perf_counter() - started)):
+                await self.barrier()
+        except TimeoutError as error:
+            raise StartTimeout(rank=self.rank, missing=["ranks that wait for others"], seconds=timeout) from error
+
+    def _bulk_lanes(self, peer: int) -> int:
+        """Bulk goes to the neighbours on the ring, or to the partners of recursive doubling if that is all there is."""
+        distance = (peer - self.rank) % self.size
+        neighbours = distance in (1, self.size - 1)
+        core = 1 << (self.size.bit_length() - 1)
+        partners = (peer ^ self.rank).bit_count() == 1 or abs(peer - self.rank) == core
+        return self.config.lanes if neighbours or (self.config.algorithm == "doubling" and partners) else 0
+
+    def _peers_in_common(self) -> str:
+        text = "\n".join(map(str, self._addresses))
+        return text if len(text) <= _PEERS_IN_FULL_BYTES else blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def _listen_address(self) -> Address:
+        if self.config.listen is None:
+            return self._addresses[self.rank]
+        return parse_address(self.config.listen, "listen")
+
+    def _on_socket(self, peer: int, index: int, sock: socket.socket) -> None:
+        tune(sock, self._sockets)
+        self._links[peer].add(
+            Lane(
+                sock,
+                peer=peer,
+                index=index,
+                events=self._dispatcher,
+                limit_bytes=self.config.segment_bytes if index else EXPRESS_BYTES,
+                **({} if index else {"staging_bytes": STAGING_BYTES}),
+            )
+        )
+
+    async def _leave(self, reason: str) -> None:
+        """Say goodbye, let the last bytes get there, close everything."""
+        self._left = True
+        self._dispatcher.say_goodbye(reason)
+        lanes = [lane for link in self._links.values() for lane in link.lanes.values()]
+        for _ in range(int(_LEAVE_SECONDS / _LEAVE_STEP_SECONDS)):
+            if not any(lane.queued or _unacknowledged(lane) for lane in lanes):
+                break
+            await asyncio.sleep(_LEAVE_STEP_SECONDS)  # the kernel has no event for "acknowledged"
+        if self._server is not None:
+            self._server.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._server
+        if self._listener is not None:
+            self._listener.close()
+        for lane in lanes:
+            lane.close()
+
+
+def _unacknowledged(lane: Lane) -> int:
+    """Bytes that the peer's kernel has not confirmed. They would be lost if this process ended now."""
+    if lane.closed:
+        return 0
+    return int(unpack("i", ioctl(lane.socket.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0])
+
+
+@contextmanager
+def _discarding(bundle: Bundle) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        bundle.discard()
+        raise
+
+
+__all__ = ["Ring", "join"]

@@ -1,0 +1,1 @@
+"""BYTES <-> PEERS: lanes (one connection each) and links (all lanes to one peer). Never sees a number."""

@@ -1,0 +1,260 @@
+"""A lane: one connection, frames in and frames out, on the event loop that is running.
+
+Rules:
+- Receiving never waits for sending. What the kernel does not take at once is queued, and reading goes on.
+- A payload belongs to the lane until its bytes have left: `sent` of its owner is called then. A frame without an owner
+  is copied if it has to wait, so its payload is free as soon as `send` returns.
+- `forget` takes back what has not left of a collective that is over. A frame that has begun to leave must leave whole,
+  so its rest is copied.
+
+The lane works on the bare socket instead of a stream transport for that reason: a transport takes the bytes and does
+not give them back, nor tell when they have left. See docs/decisions/0002-bare-sockets.md.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from ringwide.errors import RemoteProtocolError
+from ringwide.protocol.frame import HEADER_BYTES, Header
+from ringwide.protocol.stream import FrameReader
+from ringwide.transport.sockets import acknowledge_quickly
+
+logger = logging.getLogger("ringwide.transport")
+
+READS_PER_WAKE = 8
+"""Then other lanes get their turn."""
+
+
+class Owner(Protocol):
+    """Whose payload it is."""
+
+    def sent(self) -> None: ...
+
+
+class Events(Protocol):
+    """Who is told what happens on a lane."""
+
+    def landing(self, lane: "Lane", header: Header) -> memoryview | None: ...
+
+    def arrived(self, lane: "Lane", header: Header, payload: memoryview) -> None: ...
+
+    def lost(self, lane: "Lane", reason: Exception) -> None: ...
+
+
+class _Parcel:
+    """One queued frame: what is still to be sent of it, and whose it is."""
+
+    __slots__ = ("collective", "owner", "started", "views")
+
+    def __init__(self, views: list[memoryview | bytes], owner: Owner | None, collective: int, started: bool) -> None:
+        self.views, self.owner, self.collective, self.started = views, owner, collective, started
+
+
+class Lane:
+    """One connection to `peer`. Lane 0 of a link is the express lane, the others carry bulk."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        peer: int,
+        index: int,
+        events: Events,
+        limit_bytes: int,
+        staging_bytes: int = HEADER_BYTES,
+    ) -> None:
+        self.peer, self.index = peer, index
+        self.bytes_sent = self.bytes_received = 0
+        self.closed = False
+        self.socket = sock
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[_Parcel] = deque()
+        self._writing = False
+        self._scratch = memoryview(b"")
+        self._reader = FrameReader(
+            landing=self._landing, arrived=self._arrived, limit_bytes=limit_bytes, staging_bytes=staging_bytes
+        )
+        self._loop.add_reader(sock, self._readable)
+        self._reading = True
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self._queue)} queued"
+        return f"<Lane {self.index} to rank {self.peer}: {state}>"
+
+    # -- sending
+
+    def send(self, header: bytes, payload: memoryview, *, owner: Owner | None = None, collective: int = 0) -> None:
+        """Send a frame now, or as soon as the kernel takes it."""
+        if self.closed:
+            return
+        if self._queue:
+            rest = self._own_or_copy([header, payload], owner)
+            self._queue.append(_Parcel(rest, owner, collective, False))
+            return
+        try:
+            count = self.socket.sendmsg((header, payload))
+        except (BlockingIOError, InterruptedError):
+            count = 0
+        except OSError as error:
+            self._loop.call_soon(self._lose, error)  # not here: the caller is in the middle of something
+            return
+        self.bytes_sent += count
+        if count == len(header) + len(payload):
+            if owner is not None:
+                owner.sent()
+            return
+        rest = self._own_or_copy(_after([header, payload], count), owner)
+        self._queue.append(_Parcel(rest, owner, collective, count > 0))
+        self._watch_writable(True)
+
+    @staticmethod
+    def _own_or_copy(views: list[memoryview | bytes], owner: Owner | None) -> list[memoryview | bytes]:
+        return views if owner is not None else [b"".join(views)]
+
+    def forget(self, collective: int) -> None:
+        """Take back what has not left of this collective."""
+        kept: deque[_Parcel] = deque()
+        for parcel in self._queue:
+            if parcel.owner is not None and parcel.collective == collective:
+                if not parcel.started:
+                    continue
+                parcel.views, parcel.owner = [b"".join(parcel.views)], None
+            kept.append(parcel)
+        self._queue = kept
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    def _writable(self) -> None:
+        queue = self._queue
+        while queue:
+            parcel = queue[0]
+            try:
+                count = self.socket.sendmsg(parcel.views)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._lose(error)
+                return
+            self.bytes_sent += count
+            parcel.started = True
+            parcel.views = _after(parcel.views, count)
+            if parcel.views:
+                return
+            queue.popleft()
+            if parcel.owner is not None:
+                parcel.owner.sent()
+            queue = self._queue  # `sent` may have ended a collective, and that may have replaced the queue
+        self._watch_writable(False)
+
+    def _watch_writable(self, wanted: bool) -> None:
+        if wanted and not self._writing:
+            self._loop.add_writer(self.socket, self._writable)
+        elif self._writing and not wanted:
+            self._loop.remove_writer(self.socket)
+        self._writing = wanted
+
+    # -- receiving
+
+    def _readable(self) -> None:
+        self._guarded(self._read)
+
+    def _guarded(self, receive: Callable[[], None]) -> None:
+        """Whatever fails in a callback ends the lane: an event loop would only print it, and the caller wait on."""
+        try:
+            receive()
+        except RemoteProtocolError as error:
+            self._lose(error)
+        except Exception as error:
+            logger.exception("lane=%d peer=%d: a frame could not be handled", self.index, self.peer)
+            self._lose(error)
+
+    def _read(self) -> None:
+        for _ in range(READS_PER_WAKE):
+            if self.closed:
+                return
+            room = self._reader.room()
+            if not room:
+                self._watch_readable(False)
+                return
+            try:
+                count = self.socket.recvmsg_into(room)[0]
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._lose(error)
+                return
+            if count == 0:
+                self._lose(EOFError("it closed the connection"))
+                return
+            self.bytes_received += count
+            self._reader.received(count)
+            if count < sum(map(len, room)):
+                return  # the kernel has no more
+
+    def resume(self) -> None:
+        """A payload had no place to land; perhaps it has one now."""
+        if self.closed or not self._reader.blocked:
+            return
+        self._guarded(self._reader.retry)
+        self._watch_readable(not (self.closed or self._reader.blocked))
+
+    def scratch(self, nbytes: int) -> memoryview:
+        """Memory for one payload that is used up when it has arrived. Always the same, so it stays in the cache."""
+        if len(self._scratch) < nbytes:
+            self._scratch = memoryview(bytearray(nbytes))
+        return self._scratch[:nbytes]
+
+    def _watch_readable(self, wanted: bool) -> None:
+        if wanted and not self._reading:
+            self._loop.add_reader(self.socket, self._readable)
+        elif self._reading and not wanted:
+            self._loop.remove_reader(self.socket)
+        self._reading = wanted
+
+    def _landing(self, header: Header) -> memoryview | None:
+        return self._events.landing(self, header)
+
+    def _arrived(self, header: Header, payload: memoryview) -> None:
+        if self.index:
+            acknowledge_quickly(self.socket)
+        self._events.arrived(self, header, payload)
+
+    # -- the end
+
+    def _lose(self, reason: Exception) -> None:
+        if not self.closed:
+            self.close()
+            self._events.lost(self, reason)
+
+    def end_sending(self) -> None:
+        """Nothing more will be sent; the peer sees the end of the stream after what was."""
+        if not self.closed:
+            try:
+                self.socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                self.close()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self._watch_readable(False)
+        self._watch_writable(False)
+        self.closed = True
+        self._queue.clear()
+        self.socket.close()
+
+
+def _after(views: list[memoryview | bytes], count: int) -> list[memoryview | bytes]:
+    """What is left of some buffers after their first `count` bytes."""
+    for number, view in enumerate(views):
+        if count < len(view):
+            return [memoryview(view)[count:], *views[number + 1 :]]
+        count -= len(view)
+    return []

@@ -1,0 +1,46 @@
+"""A link: all lanes to one peer.
+
+Lane 0 is the express lane: news and small frames travel on it and never wait behind bulk, and it is never paused.
+Bulk lanes exist only where the algorithms need them, and a large bucket is striped over all of them.
+"""
+
+from ringwide.transport.lane import Lane, Owner
+
+EXPRESS_BYTES = 256 * 1024
+"""The largest payload for the express lane."""
+
+STAGING_BYTES = 64 * 1024
+"""An express lane receives up to this much at once, headers and small payloads together."""
+
+
+class Link:
+    """The express lane and the bulk lanes to one peer."""
+
+    def __init__(self, peer: int) -> None:
+        self.peer = peer
+        self.lanes: dict[int, Lane] = {}
+        self._bulk: list[Lane] = []
+
+    def __repr__(self) -> str:
+        return f"<Link to rank {self.peer}: {list(self.lanes.values())}>"
+
+    def add(self, lane: Lane) -> None:
+        self.lanes[lane.index] = lane
+        self._bulk = [lane for index, lane in sorted(self.lanes.items()) if index > 0]
+
+    def send_express(self, header: bytes, payload: memoryview) -> None:
+        self.lanes[0].send(header, payload)
+
+    def send_bulk(
+        self, header: bytes, payload: memoryview, *, stripe: int, owner: Owner | None, collective: int
+    ) -> None:
+        self._bulk[stripe % len(self._bulk)].send(header, payload, owner=owner, collective=collective)
+
+    def tell(self, frame: bytes) -> None:
+        """Send news, if the peer can still be reached."""
+        if 0 in self.lanes:
+            self.lanes[0].send(frame, memoryview(b""))
+
+    def forget(self, collective: int) -> None:
+        for lane in self._bulk:
+            lane.forget(collective)

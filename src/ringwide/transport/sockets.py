@@ -1,0 +1,60 @@
+"""Tuning a TCP socket, and reading back what the kernel really granted."""
+
+import logging
+import socket
+from dataclasses import dataclass
+
+logger = logging.getLogger("ringwide.transport")
+
+_KEEPALIVE_PROBES = 3
+_warned: set[int] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class SocketSettings:
+    """What is asked of every connection."""
+
+    buffer_bytes: int
+    keepalive_seconds: int
+    user_timeout_seconds: float
+
+
+def tune(sock: socket.socket, settings: SocketSettings) -> None:
+    """No delay, large buffers, and a kernel that notices a dead host by itself."""
+    sock.setblocking(False)
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    tcp = socket.IPPROTO_TCP
+    sock.setsockopt(tcp, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.buffer_bytes)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.buffer_bytes)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(tcp, socket.TCP_KEEPIDLE, settings.keepalive_seconds)
+    sock.setsockopt(tcp, socket.TCP_KEEPINTVL, max(1, settings.keepalive_seconds // _KEEPALIVE_PROBES))
+    sock.setsockopt(tcp, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
+    sock.setsockopt(tcp, socket.TCP_USER_TIMEOUT, int(settings.user_timeout_seconds * 1000))
+    acknowledge_quickly(sock)
+    _warn_if_less(sock, settings.buffer_bytes)
+
+
+def acknowledge_quickly(sock: socket.socket) -> None:
+    """Linux forgets this after a while, so it is asked again after each large frame."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+
+def granted_bytes(sock: socket.socket) -> tuple[int, int]:
+    """Send and receive buffer as granted. Linux reports twice the usable size; this is the usable one."""
+    send = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    receive = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    return send // 2, receive // 2
+
+
+def _warn_if_less(sock: socket.socket, asked: int) -> None:
+    granted = min(granted_bytes(sock))
+    if granted < asked and asked not in _warned:
+        _warned.add(asked)  # once is enough: every socket of this process gets the same answer
+        logger.warning(
+            "buffer_bytes=%d asked, the kernel grants %d; raise net.core.rmem_max and net.core.wmem_max to get more",
+            asked,
+            granted,
+        )
