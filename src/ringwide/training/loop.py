@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from ringwide.training.config import TrainingConfig
 from ringwide.training.data import Data, Samples, Share, digits, shares, steps_per_epoch
 from ringwide.training.models import mlp
+from ringwide.training.optimizer import Sgd
 from ringwide.training.progress import Result, Step
 
 
@@ -46,7 +47,7 @@ async def train(
     data = digits()
     model = await _same_model_everywhere(ring, config, data)
     parameters = list(model.parameters())
-    optimizer = torch.optim.SGD(parameters, lr=config.learning_rate, momentum=config.momentum)
+    optimizer = Sgd(parameters, learning_rate=config.learning_rate, momentum=config.momentum)
 
     steps_in_epoch = steps_per_epoch(len(data.train), config.batch_size, ring.size)
     steps = 0
