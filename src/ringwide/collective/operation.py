@@ -1,6 +1,6 @@
 """One bucket of one collective under way: a machine's instructions carried out on real numbers."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from ringwide.collective.plan import Part
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import Header, Kind, pack
-from ringwide.protocol.instruction import Combine, Finish, Instruction, Keep, Send
+from ringwide.protocol.frame import Header, pack_data
+from ringwide.protocol.instruction import Combine, Finish, Keep, Script, Send
 from ringwide.transport.lane import Lane
 
 Array = npt.NDArray[Any]
@@ -69,14 +69,15 @@ class Operation:
         self._bucket, self._collective, self._fingerprint, self._epoch = bucket, collective, fingerprint, epoch
         self._own_bytes, self._work_bytes = _bytes_of(numbers.ours), _bytes_of(numbers.work)
         self._summed = bytearray(len(self._bounds))  # 1: the value of this segment is in `work`, no longer in `ours`
-        self._waiting: dict[tuple[int, int], memoryview] = {}  # arrivals whose turn has not come
+        self._early: dict[tuple[int, int], memoryview] = {}  # (segment, hop) whose turn has not come
         self._unsent = 0
         self._on_done = on_done
         self.done = False
         self.progress = 0
 
     def begin(self) -> None:
-        self._execute(self._machine.begin(), _NOTHING)
+        for segment, script in self._machine.begin():
+            self._execute(script, segment, _NOTHING)
         self._check_done()
 
     def waiting_for(self) -> list[int]:
@@ -86,15 +87,16 @@ class Operation:
 
     def check(self, peer: int, header: Header) -> None:
         """May this frame come, and is it as long as it must be? Asked before a byte of its payload is used."""
-        if not self._machine.expects(peer, header.segment, header.hop):
+        segment = header.segment
+        if not self._machine.expects(peer, segment, header.hop) or (segment, header.hop) in self._early:
             raise RemoteProtocolError(
-                f"rank {peer} sent segment {header.segment} at hop {header.hop} of collective {self._collective}, "
+                f"rank {peer} sent segment {segment} at hop {header.hop} of collective {self._collective}, "
                 "which is not what comes next"
             )
-        first, last = self._bounds[header.segment]
+        first, last = self._bounds[segment]
         if header.payload_bytes != (last - first) * self._itemsize:
             raise RemoteProtocolError(
-                f"rank {peer} sent {header.payload_bytes} bytes as segment {header.segment} of collective "
+                f"rank {peer} sent {header.payload_bytes} bytes as segment {segment} of collective "
                 f"{self._collective}, which has {(last - first) * self._itemsize}"
             )
 
@@ -109,46 +111,55 @@ class Operation:
 
     def arrived(self, header: Header, payload: memoryview) -> None:
         self.progress += 1
-        instructions = tuple(self._machine.arrive(header.segment, header.hop))
-        if not instructions:
-            self._waiting[header.segment, header.hop] = memoryview(bytes(payload))
+        segment, hop = header.segment, header.hop
+        script = self._machine.arrive(segment, hop)
+        if not script:
+            self._early[segment, hop] = memoryview(bytes(payload))
             return
-        self._execute(instructions, payload)
+        self._execute(script, segment, payload)
+        if self._early:
+            self._execute_early(segment)
         self._check_done()
+
+    def _execute_early(self, segment: int) -> None:
+        """The segment has moved on: what came too early may be due now."""
+        for key in sorted(key for key in self._early if key[0] == segment):
+            script = self._machine.arrive(*key)
+            if not script:
+                return
+            self._execute(script, segment, self._early.pop(key))
 
     # -- instructions
 
-    def _execute(self, instructions: Iterable[Instruction], payload: memoryview) -> None:
-        """The first instruction that takes an arrival takes the one that is here; later ones have been waiting."""
-        for instruction in instructions:
+    def _execute(self, script: Script, segment: int, payload: memoryview) -> None:
+        for instruction in script:
             match instruction:
-                case Send():
-                    self._send(instruction)
                 case Combine():
-                    self._combine(instruction, self._waiting.pop((instruction.segment, instruction.hop), payload))
+                    self._combine(segment, payload, instruction.arrival_first)
                 case Keep():
-                    self._keep(instruction, self._waiting.pop((instruction.segment, instruction.hop), payload))
+                    self._keep(segment, payload)
+                case Send():
+                    self._send(segment, instruction)
                 case Finish():
-                    self._finish(instruction.segment)
+                    self._finish(segment)
 
-    def _combine(self, instruction: Combine, payload: memoryview) -> None:
-        segment = instruction.segment
+    def _combine(self, segment: int, payload: memoryview, arrival_first: bool) -> None:
         first, last = self._bounds[segment]
         numbers = self._numbers
         out = numbers.work[first:last]
         value = out if self._summed[segment] else numbers.ours[first:last]
         arrival: Array = np.frombuffer(payload, dtype=out.dtype)
-        if instruction.arrival_first:
+        if arrival_first:
             numbers.combine(arrival, value, out)
         else:
             numbers.combine(value, arrival, out)
         self._summed[segment] = 1
 
-    def _keep(self, instruction: Keep, payload: memoryview) -> None:
-        place = self._place(self._work_bytes, instruction.segment)
+    def _keep(self, segment: int, payload: memoryview) -> None:
+        place = self._place(self._work_bytes, segment)
         if payload.obj is not place.obj:  # else it has landed right there
             place[:] = payload
-        self._summed[instruction.segment] = 1
+        self._summed[segment] = 1
 
     def _finish(self, segment: int) -> None:
         numbers = self._numbers
@@ -159,21 +170,16 @@ class Operation:
         if numbers.finish is not None:
             numbers.finish(numbers.work[first:last])
 
-    def _send(self, instruction: Send) -> None:
-        segment = instruction.segment
+    def _send(self, segment: int, instruction: Send) -> None:
         payload = self._place(self._work_bytes if self._summed[segment] else self._own_bytes, segment)
-        header = pack(
-            Header(
-                Kind.DATA,
-                0,
-                self._bucket,
-                instruction.hop,
-                self._epoch,
-                segment,
-                self._collective,
-                self._fingerprint,
-                len(payload),
-            )
+        header = pack_data(
+            bucket=self._bucket,
+            hop=instruction.hop,
+            epoch=self._epoch,
+            segment=segment,
+            collective=self._collective,
+            fingerprint=self._fingerprint,
+            payload_bytes=len(payload),
         )
         link = self._links[instruction.peer]
         if self._express:

@@ -9,10 +9,10 @@ from enum import Enum
 from hashlib import blake2b
 
 from ringwide.protocol.direct import DirectMachine
-from ringwide.protocol.doubling import DoublingMachine
+from ringwide.protocol.doubling import DoublingMachine, DoublingSchedule
 from ringwide.protocol.instruction import Machine
 from ringwide.protocol.layout import Layout
-from ringwide.protocol.ring import Journey, RingMachine
+from ringwide.protocol.ring import Journey, RingMachine, RingSchedule
 from ringwide.transport.link import EXPRESS_BYTES
 
 _PLANS_REMEMBERED = 256
@@ -76,10 +76,11 @@ class Planner:
     def __init__(self, *, rank: int, size: int, segment_bytes: int, algorithm: str, doubling_bytes: int) -> None:
         self._rank, self._size, self._segment_bytes = rank, size, segment_bytes
         self._algorithm, self._doubling_bytes = algorithm, doubling_bytes
+        self._doubling_schedule = DoublingSchedule(rank=rank, size=size)
         self._plans: dict[Request, Plan] = {}
 
     def algorithm_for(self, nbytes: int) -> str:
-        """Small buckets cost hops, so they take the way with the fewest; large ones cost bytes, so they take the ring."""
+        """Small buckets cost hops, so they take the way with the fewest; large ones cost bytes and take the ring."""
         if self._algorithm != "auto":
             return self._algorithm
         return "doubling" if nbytes <= self._doubling_bytes else "ring"
@@ -123,18 +124,14 @@ class Planner:
 
     def _ring(self, bucket: BucketShape, journey: Journey, *, chunks: int) -> Part:
         layout = Layout(bucket.count, bucket.itemsize, chunks, self._segment_bytes)
-        return Part(layout, "ring", False, lambda: RingMachine(rank=self._rank, layout=layout, journey=journey))
+        schedule = RingSchedule(rank=self._rank, layout=layout, journey=journey)
+        return Part(layout, "ring", False, lambda: RingMachine(schedule))
 
     def _doubling(self, bucket: BucketShape) -> Part:
         express = bucket.count * bucket.itemsize <= EXPRESS_BYTES
         layout = Layout(bucket.count, bucket.itemsize, 1, EXPRESS_BYTES if express else self._segment_bytes)
-        segments = layout.segments
-        return Part(
-            layout,
-            "doubling",
-            express,
-            lambda: DoublingMachine(rank=self._rank, size=self._size, segments=segments),
-        )
+        segments, schedule = layout.segments, self._doubling_schedule
+        return Part(layout, "doubling", express, lambda: DoublingMachine(schedule, segments=segments))
 
     def _direct(self, bucket: BucketShape, *, chunks: int, senders: range) -> Part:
         layout = Layout(bucket.count, bucket.itemsize, chunks, EXPRESS_BYTES)

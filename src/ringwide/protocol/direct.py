@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ringwide.protocol.instruction import Instruction, Keep, Send
+from ringwide.protocol.instruction import Keep, Script, Send
 
 _HOP = 1
+_KEEP: Script = (Keep(),)
 
 
 class DirectMachine:
@@ -20,11 +21,9 @@ class DirectMachine:
     def done(self) -> bool:
         return not self._missing
 
-    def begin(self) -> Iterable[Instruction]:
-        for segment, sender in self._senders.items():
-            if sender == self._rank:
-                for distance in range(1, self._size):
-                    yield Send(segment, _HOP, (self._rank + distance) % self._size)
+    def begin(self) -> Iterable[tuple[int, Script]]:
+        to_all = tuple(Send(_HOP, (self._rank + distance) % self._size) for distance in range(1, self._size))
+        return [(segment, to_all) for segment, sender in self._senders.items() if sender == self._rank]
 
     def expects(self, peer: int, segment: int, hop: int) -> bool:
         return segment in self._missing and self._senders[segment] == peer and hop == _HOP
@@ -32,9 +31,9 @@ class DirectMachine:
     def combines(self, hop: int) -> bool:
         return False
 
-    def arrive(self, segment: int, hop: int) -> Iterable[Instruction]:
+    def arrive(self, segment: int, hop: int) -> Script:
         self._missing.remove(segment)
-        yield Keep(segment, hop)
+        return _KEEP
 
     def waiting_for(self) -> Sequence[int]:
         return sorted({self._senders[segment] for segment in self._missing})

@@ -9,8 +9,44 @@ A partner may be a round ahead; its frame then waits until this rank gets there.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from ringwide.protocol.instruction import Combine, Finish, Instruction, Keep, Send
+from ringwide.protocol.instruction import Combine, Finish, Keep, Script, Send
+
+
+class Stop(NamedTuple):
+    """One arrival that a rank needs, and what follows from it."""
+
+    hop: int
+    peer: int
+    script: Script
+
+
+class DoublingSchedule:
+    """One rank's way through the rounds. Shared by all collectives with the same plan."""
+
+    def __init__(self, *, rank: int, size: int) -> None:
+        rounds = size.bit_length() - 1
+        core = 1 << rounds
+        self.last_hop = rounds + 1  # at which the ranks beyond the core get the total
+        if rank >= core:
+            self.departure: Script = (Send(0, rank - core),)
+            self.stops = [Stop(self.last_hop, rank - core, (Keep(),))]
+            return
+        outsider = rank + core if rank + core < size else None
+        swaps = [(round_, rank ^ (1 << (round_ - 1))) for round_ in range(1, rounds + 1)]
+        route = swaps if outsider is None else [(0, outsider), *swaps]
+        ending: Script = (Finish(),) if outsider is None else (Finish(), Send(self.last_hop, outsider))
+        sends = [(Send(hop, peer),) for hop, peer in route[1:]]
+        self.stops = [
+            Stop(hop, peer, (Combine(peer < rank), *then))
+            for (hop, peer), then in zip(route, [*sends, ending], strict=False)
+        ]
+        self.departure = (Send(*swaps[0]),) if outsider is None and swaps else () if swaps else ending
+
+    def find(self, hop: int) -> int:
+        """Which stop this hop is; -1: none of ours."""
+        return next((index for index, stop in enumerate(self.stops) if stop.hop == hop), -1)
 
 
 class DoublingMachine:
@@ -18,73 +54,35 @@ class DoublingMachine:
 
     overwrites_sent = True  # the next round's sum replaces the one that was sent
 
-    def __init__(self, *, rank: int, size: int, segments: int) -> None:
-        self._rank, self._segments = rank, segments
-        self._outsider: int | None = None  # the rank beyond the core that this rank serves
-        rounds = size.bit_length() - 1
-        core = 1 << rounds
-        self._last_hop = rounds + 1  # at which the ranks beyond the core get the total
-        self._route = self._route_of(rank, core, rounds, size)
-        self._position = [0] * segments  # how many stops of the route each segment has behind it
-        self._early: list[set[int]] = [set() for _ in range(segments)]
-        self._missing = segments * len(self._route)
-
-    def _route_of(self, rank: int, core: int, rounds: int, size: int) -> list[tuple[int, int]]:
-        """The arrivals this rank needs, in order: (hop, from whom)."""
-        if rank >= core:
-            return [(self._last_hop, rank - core)]
-        swaps = [(round_, rank ^ (1 << (round_ - 1))) for round_ in range(1, rounds + 1)]
-        if rank + core >= size:
-            return swaps
-        self._outsider = rank + core
-        return [(0, self._outsider), *swaps]
+    def __init__(self, schedule: DoublingSchedule, *, segments: int) -> None:
+        self._schedule = schedule
+        self._position = [0] * segments  # the stop that is next for each segment
+        self._missing = segments * len(schedule.stops)
 
     @property
     def done(self) -> bool:
         return self._missing == 0
 
-    def begin(self) -> Iterable[Instruction]:
-        for segment in range(self._segments):
-            if not self._route:  # alone in the ring
-                yield Finish(segment)
-                continue
-            hop, peer = self._route[0]
-            if hop == self._last_hop:
-                yield Send(segment, 0, peer)
-            elif hop != 0:
-                yield Send(segment, hop, peer)
+    def begin(self) -> Iterable[tuple[int, Script]]:
+        return [(segment, self._schedule.departure) for segment in range(len(self._position))]
 
     def expects(self, peer: int, segment: int, hop: int) -> bool:
-        if segment >= self._segments or hop in self._early[segment]:
+        if segment >= len(self._position):
             return False
-        return (hop, peer) in self._route[self._position[segment] :]
+        stop = self._schedule.find(hop)
+        return stop >= self._position[segment] and self._schedule.stops[stop].peer == peer
 
     def combines(self, hop: int) -> bool:
-        return hop != self._last_hop
+        return hop != self._schedule.last_hop
 
-    def arrive(self, segment: int, hop: int) -> Iterable[Instruction]:
-        early = self._early[segment]
-        early.add(hop)
-        route = self._route
-        while self._position[segment] < len(route) and route[self._position[segment]][0] in early:
-            due, peer = route[self._position[segment]]
-            early.remove(due)
-            self._position[segment] += 1
-            self._missing -= 1
-            yield from self._advance(segment, due, peer)
-
-    def _advance(self, segment: int, hop: int, peer: int) -> Iterable[Instruction]:
-        if hop == self._last_hop:
-            yield Keep(segment, hop)
-            return
-        yield Combine(segment, hop, peer < self._rank)
-        if self._position[segment] < len(self._route):
-            next_hop, partner = self._route[self._position[segment]]
-            yield Send(segment, next_hop, partner)
-            return
-        yield Finish(segment)
-        if self._outsider is not None:
-            yield Send(segment, self._last_hop, self._outsider)
+    def arrive(self, segment: int, hop: int) -> Script:
+        stop = self._schedule.stops[self._position[segment]]
+        if stop.hop != hop:
+            return ()
+        self._position[segment] += 1
+        self._missing -= 1
+        return stop.script
 
     def waiting_for(self) -> Sequence[int]:
-        return sorted({self._route[at][1] for at in self._position if at < len(self._route)})
+        stops = self._schedule.stops
+        return sorted({stops[position].peer for position in self._position if position < len(stops)})

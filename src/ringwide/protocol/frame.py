@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from ringwide.errors import RemoteProtocolError
 
-MAGIC = b"RW"
+MAGIC = int.from_bytes(b"RW", "little")
 VERSION = 1
 NEWS_LIMIT_BYTES = 4096
 """The largest payload of any frame that carries words instead of numbers."""
 
-_LAYOUT = struct.Struct("<2sBBBBHIIQQI")
+_LAYOUT = struct.Struct("<HBBBBHIIQQI")
 HEADER_BYTES = _LAYOUT.size
 
 
@@ -34,9 +34,15 @@ class Kind(IntEnum):
     GOODBYE = 20
 
 
+DATA = int(Kind.DATA)  # a plain number: members of an enum are slow to look up, and this one is looked up per frame
+_KINDS = frozenset(int(kind) for kind in Kind)
+
+
 class Header(NamedTuple):
     """The fields of a frame's header, in the order in which they lie on the wire."""
 
+    magic: int
+    version: int
     kind: int
     codec: int
     bucket: int
@@ -48,33 +54,31 @@ class Header(NamedTuple):
     payload_bytes: int
 
 
-_KINDS = frozenset(int(kind) for kind in Kind)
-
-
-def pack(header: Header) -> bytes:
-    """The header as it travels."""
-    return _LAYOUT.pack(MAGIC, VERSION, *header)
-
-
-def unpack(buffer: bytes | bytearray | memoryview, *, limit_bytes: int) -> Header:
-    """Read one header, trusting nothing: every field that has rules of its own is checked here."""
-    magic, version, *fields = _LAYOUT.unpack_from(buffer)
-    if magic != MAGIC:
-        raise RemoteProtocolError(f"these bytes are not a ringwide frame: they begin with {magic!r}, not {MAGIC!r}")
-    if version != VERSION:
-        raise RemoteProtocolError(f"the frame has protocol version {version}, this is version {VERSION}")
-    header = Header._make(fields)
-    if header.kind not in _KINDS:
-        raise RemoteProtocolError(f"unknown kind of frame: {header.kind}")
-    if header.codec != 0:
-        raise RemoteProtocolError(f"unknown codec number: {header.codec}")
-    limit = limit_bytes if header.kind == Kind.DATA else NEWS_LIMIT_BYTES
-    if header.payload_bytes > limit:
-        raise RemoteProtocolError(f"the frame claims {header.payload_bytes} bytes, at most {limit} are allowed")
-    return header
+def pack_data(
+    *, bucket: int, hop: int, epoch: int, segment: int, collective: int, fingerprint: int, payload_bytes: int
+) -> bytes:
+    """The header of a frame that carries numbers."""
+    return _LAYOUT.pack(MAGIC, VERSION, DATA, 0, bucket, hop, epoch, segment, collective, fingerprint, payload_bytes)
 
 
 def news(kind: Kind, text: str, *, collective: int = 0, fingerprint: int = 0, epoch: int = 0) -> bytes:
     """A whole frame that carries words."""
     payload = text.encode()[:NEWS_LIMIT_BYTES]
-    return pack(Header(kind, 0, 0, 0, epoch, 0, collective, fingerprint, len(payload))) + payload
+    return _LAYOUT.pack(MAGIC, VERSION, kind, 0, 0, 0, epoch, 0, collective, fingerprint, len(payload)) + payload
+
+
+def unpack(buffer: bytes | bytearray | memoryview, offset: int = 0, *, limit_bytes: int) -> Header:
+    """Read one header, trusting nothing: every field that has rules of its own is checked here."""
+    header = Header._make(_LAYOUT.unpack_from(buffer, offset))
+    if header.magic != MAGIC:
+        raise RemoteProtocolError(f"these bytes are not a ringwide frame: they begin with {header.magic:#06x}")
+    if header.version != VERSION:
+        raise RemoteProtocolError(f"the frame has protocol version {header.version}, this is version {VERSION}")
+    if header.kind not in _KINDS:
+        raise RemoteProtocolError(f"unknown kind of frame: {header.kind}")
+    if header.codec != 0:
+        raise RemoteProtocolError(f"unknown codec number: {header.codec}")
+    limit = limit_bytes if header.kind == DATA else NEWS_LIMIT_BYTES
+    if header.payload_bytes > limit:
+        raise RemoteProtocolError(f"the frame claims {header.payload_bytes} bytes, at most {limit} are allowed")
+    return header

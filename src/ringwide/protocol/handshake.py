@@ -67,7 +67,7 @@ def _different_line(dialer: list[str], listener: list[str]) -> Difference:
 
 def check_prefix(first_bytes: bytes) -> Difference | None:
     """Magic and version, which stand first in every version of the protocol. Written from the dialer's side."""
-    if first_bytes[:2] != MAGIC:
+    if int.from_bytes(first_bytes[:2], "little") != MAGIC:
         raise RemoteProtocolError(f"this is not a ringwide peer: its first bytes are {first_bytes[:2]!r}")
     if first_bytes[2] != VERSION:
         return Difference("protocol version", first_bytes[2], VERSION)

@@ -1,49 +1,37 @@
-"""What a machine tells its executor to do with numbers. A machine itself never sees one.
+"""What a machine tells its executor to do with the numbers of one segment. A machine itself never sees a number.
 
-A machine is told "this segment has arrived at this hop" and answers with instructions, to be carried out in order. The
-*value* of a segment is what this rank would send of it now: its own numbers at first, then whatever the last
-`Combine` or `Keep` left.
+A machine is told "this segment has arrived at this hop" and answers with a script: instructions to be carried out in
+order. The *value* of a segment is what this rank would send of it now: its own numbers at first, then whatever the
+last `Combine` or `Keep` left. Scripts are the same for every collective with the same plan, so they are made once.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class Combine:
+class Combine(NamedTuple):
     """Value := arrival + value, or value + arrival. The order is the same on every rank, so the bits are too."""
 
-    segment: int
-    hop: int
     arrival_first: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(NamedTuple):
     """Value := arrival."""
 
-    segment: int
-    hop: int
 
-
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(NamedTuple):
     """The value is the total of all ranks: do what is done once to a total, such as dividing it for a mean."""
 
-    segment: int
 
-
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send the value to a peer, where it arrives at `hop`."""
 
-    segment: int
     hop: int
     peer: int
 
 
 Instruction = Combine | Keep | Finish | Send
+Script = tuple[Instruction, ...]
 
 
 class Machine(Protocol):
@@ -56,21 +44,23 @@ class Machine(Protocol):
 
     @property
     def overwrites_sent(self) -> bool:
-        """A value may change after it was handed out for sending, so the sender must copy what it cannot send at once."""
+        """Values may change after they were handed out for sending: the sender must copy what it cannot send at once."""
         ...
 
-    def begin(self) -> Iterable[Instruction]: ...
+    def begin(self) -> Iterable[tuple[int, Script]]:
+        """What to do first, for each segment that needs something."""
+        ...
 
     def expects(self, peer: int, segment: int, hop: int) -> bool:
-        """May this frame come now? Asked before its payload is read."""
+        """May this frame still come? Asked before its payload is read."""
         ...
 
     def combines(self, hop: int) -> bool:
         """Will an arrival at this hop be combined (and not simply kept)?"""
         ...
 
-    def arrive(self, segment: int, hop: int) -> Iterable[Instruction]:
-        """The frame is here. No instructions: too early, the executor keeps it until an instruction names it."""
+    def arrive(self, segment: int, hop: int) -> Script:
+        """The frame is here. An empty script: too early, bring it again when the segment has moved on."""
         ...
 
     def waiting_for(self) -> Sequence[int]:

@@ -17,7 +17,7 @@ Because all segments travel at the same time, every link is busy all the time, a
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ringwide.protocol.instruction import Combine, Finish, Instruction, Keep, Send
+from ringwide.protocol.instruction import Combine, Finish, Keep, Script, Send
 from ringwide.protocol.layout import Layout
 
 
@@ -51,58 +51,71 @@ class Journey:
         return tuple((chunk + 1) % size for chunk in range(size))
 
 
+class RingSchedule:
+    """What one rank has to do on such a journey, hop by hop. Shared by all collectives with the same plan."""
+
+    def __init__(self, *, rank: int, layout: Layout, journey: Journey) -> None:
+        self.layout, self.size, self.ends, self.adds_until = layout, journey.size, journey.ends, journey.adds_until
+        self.predecessor, self.successor = (rank - 1) % journey.size, (rank + 1) % journey.size
+        self.scripts = [self._script(hop) for hop in range(journey.ends + 1)]
+        self.first_hops = [self._first_hop(rank, start) for start in journey.starts]
+        self.departures = [
+            (segment, self.scripts[0])
+            for chunk, start in enumerate(journey.starts)
+            for segment in layout.segments_of(chunk)
+            if start == rank and journey.ends > 0
+        ]
+        self.arrivals = sum(map(self._visits, self.first_hops)) * layout.segments_per_chunk
+
+    def _script(self, hop: int) -> Script:
+        onward = (Send(hop + 1, self.successor),) if hop < self.ends else ()
+        if hop == 0:
+            return onward
+        if hop < self.adds_until:
+            return (Combine(True), *onward)
+        if hop == self.adds_until:
+            return (Combine(True), Finish(), *onward)
+        return (Keep(), *onward)
+
+    def _first_hop(self, rank: int, start: int) -> int:
+        """The hop at which a chunk's segments first arrive here. A segment that starts here comes back after a lap."""
+        return (rank - start) % self.size or self.size
+
+    def _visits(self, first_hop: int) -> int:
+        return len(range(first_hop, self.ends + 1, self.size))
+
+
 class RingMachine:
     """One rank's side of a collective on the ring."""
 
     overwrites_sent = False  # a segment's total only comes back after its partial sum has left
 
-    def __init__(self, *, rank: int, layout: Layout, journey: Journey) -> None:
-        self._rank, self._layout, self._journey = rank, layout, journey
-        self._predecessor = (rank - 1) % journey.size
-        self._successor = (rank + 1) % journey.size
-        self._first_hops = [self._first_hop(chunk) for chunk in range(layout.chunks)]
-        self._visits = bytearray(layout.segments)  # how often each segment has come by
-        self._missing = sum(self._visits_due(first) for first in self._first_hops) * layout.segments_per_chunk
-
-    def _first_hop(self, chunk: int) -> int:
-        """The hop at which a chunk's segments first arrive here. A segment that starts here comes back after a lap."""
-        return (self._rank - self._journey.starts[chunk]) % self._journey.size or self._journey.size
-
-    def _visits_due(self, first_hop: int) -> int:
-        return len(range(first_hop, self._journey.ends + 1, self._journey.size))
+    def __init__(self, schedule: RingSchedule) -> None:
+        self._schedule = schedule
+        self._visits = bytearray(schedule.layout.segments)  # how often each segment has come by
+        self._missing = schedule.arrivals
 
     @property
     def done(self) -> bool:
         return self._missing == 0
 
-    def begin(self) -> Iterable[Instruction]:
-        if self._journey.ends == 0:  # alone in the ring
-            return
-        for chunk, start in enumerate(self._journey.starts):
-            if start == self._rank:
-                for segment in self._layout.segments_of(chunk):
-                    yield Send(segment, 1, self._successor)
+    def begin(self) -> Iterable[tuple[int, Script]]:
+        return self._schedule.departures
 
     def expects(self, peer: int, segment: int, hop: int) -> bool:
-        if peer != self._predecessor or segment >= self._layout.segments or hop > self._journey.ends:
+        schedule = self._schedule
+        if peer != schedule.predecessor or segment >= schedule.layout.segments or hop > schedule.ends:
             return False
-        first = self._first_hops[self._layout.chunk_of(segment)]
-        return hop == first + self._visits[segment] * self._journey.size
+        first = schedule.first_hops[schedule.layout.chunk_of(segment)]
+        return hop == first + self._visits[segment] * schedule.size
 
     def combines(self, hop: int) -> bool:
-        return hop <= self._journey.adds_until
+        return hop <= self._schedule.adds_until
 
-    def arrive(self, segment: int, hop: int) -> Iterable[Instruction]:
+    def arrive(self, segment: int, hop: int) -> Script:
         self._visits[segment] += 1
         self._missing -= 1
-        if hop <= self._journey.adds_until:
-            yield Combine(segment, hop, True)
-            if hop == self._journey.adds_until:
-                yield Finish(segment)
-        else:
-            yield Keep(segment, hop)
-        if hop < self._journey.ends:
-            yield Send(segment, hop + 1, self._successor)
+        return self._schedule.scripts[hop]
 
     def waiting_for(self) -> Sequence[int]:
-        return () if self.done else (self._predecessor,)
+        return () if self.done else (self._schedule.predecessor,)

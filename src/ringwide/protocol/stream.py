@@ -81,7 +81,7 @@ class FrameReader:
         """Report every frame that lies whole in the staging buffer; then move its rest to the front."""
         staging, start, end = self._staging, 0, self._filled
         while end - start >= HEADER_BYTES:
-            header = unpack(staging[start : start + HEADER_BYTES], limit_bytes=self._limit)
+            header = unpack(staging, start, limit_bytes=self._limit)
             body = start + HEADER_BYTES
             if header.payload_bytes > self._capacity:
                 if not self._begin_landing(header, staging[body:end]):
