@@ -1,0 +1,53 @@
+"""The command line. What takes time to import is imported by the command that needs it, so that --help is instant."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ringwide import __version__, node
+from ringwide.command import finish, run_until_signal
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    return finish(lambda: int(arguments.command(arguments)))
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="ringwide", description="Peer-to-peer ring all-reduce, and training with it.")
+    top.add_argument("--version", action="version", version=f"ringwide {__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="start all nodes of an experiment on this machine")
+    run.add_argument("experiment", type=Path, metavar="EXPERIMENT", help="a YAML file, such as configs/quickstart.yaml")
+    run.set_defaults(command=_run)
+
+    config = commands.add_parser("config", help="about experiment files")
+    about = config.add_subparsers(required=True, metavar="WHAT")
+    schema = about.add_parser("schema", help="print the JSON Schema of an experiment file")
+    schema.set_defaults(command=_schema)
+
+    one = commands.add_parser("node", help="be one node: check and measure a ring", description=node.DESCRIPTION)
+    node.add_arguments(one)
+    one.set_defaults(command=node.run)
+    return top
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ringwide.experiment.run import run_experiment
+
+    return run_until_signal(run_experiment(arguments.experiment, sys.stdout))
+
+
+def _schema(_: argparse.Namespace) -> int:
+    import json
+
+    from ringwide.experiment.config import ExperimentConfig
+
+    print(json.dumps(ExperimentConfig.model_json_schema(), indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+import asyncio
+import logging
+import os
+import signal
+
+import pytest
+
+from ringwide.command import finish, run_until_signal
+from ringwide.errors import ConfigError, PeerLost
+
+
+def raising(error: BaseException) -> int:
+    raise error
+
+
+def test_a_command_that_ends_well_gives_its_code() -> None:
+    assert finish(lambda: 0) == 0
+    assert finish(lambda: 1) == 1
+
+
+def test_an_error_of_ours_is_one_line_and_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert finish(lambda: raising(ConfigError("peers.txt:3: 'x': no port"))) == 2
+    assert finish(lambda: raising(PeerLost(rank=1, reason="gone"))) == 5
+    assert capsys.readouterr().err == (
+        "ringwide: error: peers.txt:3: 'x': no port\nringwide: error: rank 1 is lost: gone\n"
+    )
+
+
+def test_an_interrupt_is_130_and_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert finish(lambda: raising(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        finish(lambda: 1 // 0)
+
+
+def test_warnings_are_plain_lines_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    def warn() -> int:
+        logging.getLogger("ringwide.transport").warning("buffer granted=%d", 5)
+        logging.getLogger("ringwide").info("not seen")
+        return 0
+
+    assert finish(warn) == 0
+    assert capsys.readouterr().err == "ringwide: warning: buffer granted=5\n"
+    assert logging.getLogger("ringwide").handlers == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_cancels_and_lets_tidy_up(number: signal.Signals) -> None:
+    tidied: list[bool] = []
+
+    async def interrupted() -> int:
+        os.kill(os.getpid(), number)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            tidied.append(True)
+        return 0
+
+    assert run_until_signal(interrupted()) == 128 + number
+    assert tidied == [True]
+
+
+def test_without_a_signal_the_code_is_that_of_the_coroutine() -> None:
+    async def fine() -> int:
+        return 7
+
+    assert run_until_signal(fine()) == 7

@@ -1,0 +1,103 @@
+"""One node, in this process, alone in its ring; rings of several are in tests/system."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringwide.experiment.messages import decode
+from ringwide.experiment.ports import free_ports, write_peers
+from ringwide.node import main
+from ringwide.ring import Ring
+from ringwide.training.progress import Result, Step
+
+QUICK = ["--sizes", "64", "1KiB", "--seconds-per-size", "0"]
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> list[str]:
+    write_peers(tmp_path / "peers.txt", free_ports(1, random.Random()))
+    return ["--rank", "0", "--peers", str(tmp_path / "peers.txt")]
+
+
+def written(path: Path, nodes: int) -> str:
+    path.write_text(f"name: t\nnodes: {nodes}\ntraining: {{hidden_sizes: [8], batch_size: 800, epochs: 2}}\n")
+    return str(path)
+
+
+def test_the_table_ends_with_the_verdict(alone: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*alone, *QUICK]) == 0
+    names, units, *rows, verdict = capsys.readouterr().out.splitlines()
+    assert names.split() == ["#", "size", "count", "dtype", "op", "algorithm", "time", "algbw", "busbw", "wrong"]
+    assert units.startswith("#")
+    assert {row.split()[2] for row in rows} >= {"float64", "float32", "float16", "bfloat16", "int8", "uint8"}
+    assert verdict == f"rank 0 of 1: {len(rows)} all-reduces checked, all right"
+
+
+def test_json_is_one_document(alone: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*alone, *QUICK, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["rank"], document["size"], document["wrong"]) == (0, 1, 0)
+    assert {row["nbytes"] for row in document["rows"]} == {64, 1024}
+
+
+def test_a_wrong_element_ends_with_1(
+    alone: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wrong(self: Ring, tensors: Any, op: str = "mean") -> Any:
+        tensors[0] += 1
+        return tensors
+
+    monkeypatch.setattr(Ring, "allreduce", wrong)
+    assert main([*alone, *QUICK]) == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_an_experiment_prints_its_result(alone: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*alone, "--config", written(tmp_path / "e.yaml", nodes=1)]) == 0
+    first, *_, header, row = capsys.readouterr().out.splitlines()
+    assert first.startswith("step 1/4")
+    assert header.split()[:2] == ["node", "loss"]
+    assert row.split()[0] == "0"
+
+
+def test_an_experiment_speaks_json_lines_to_its_launcher(
+    alone: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*alone, "--json", "--config", written(tmp_path / "e.yaml", nodes=1)]) == 0
+    messages = [decode(line) for line in capsys.readouterr().out.splitlines()]
+    assert isinstance(messages[-2], Step)
+    assert messages[-2].number == messages[-2].total == 4
+    assert isinstance(messages[-1], Result)
+    assert messages[-1].steps == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sizes", "1furlong"], "--sizes: '1furlong': not a size; write bytes, or a unit as in 64KiB or 1MiB"),
+        (["--sizes", "0"], "--sizes: '0': out of range"),
+        (["--sizes", "1TiB"], "--sizes: '1TiB': out of range"),
+        (["--seconds-per-size", "-1"], "--seconds-per-size: -1: out of range"),
+        (["--seconds-per-size", "nan"], "--seconds-per-size: nan: out of range"),
+        (["--rank", "3"], "rank 3 is out of range"),
+    ],
+)
+def test_a_mistake_is_one_line_and_2(
+    alone: list[str], arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*alone, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"ringwide: error: {message}") or message in error
+    assert error.count("\n") == 1
+
+
+def test_an_experiment_of_another_size_than_the_peers_is_refused(
+    alone: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*alone, "--config", written(tmp_path / "e.yaml", nodes=3)]) == 2
+    error = capsys.readouterr().err
+    assert "e.yaml: nodes: 3: but" in error
+    assert "names 1 peers; make them equal" in error
