@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from ringwide.collective.operation import LinkLike, Numbers, Operation
+from ringwide.collective.operation import LaneLike, LinkLike, Numbers, Operation
 from ringwide.collective.plan import Plan
 from ringwide.errors import (
     CollectiveAborted,
@@ -29,7 +29,6 @@ from ringwide.errors import (
     RingwideError,
 )
 from ringwide.protocol.frame import Header, Kind, news
-from ringwide.transport.lane import Lane
 
 logger = logging.getLogger("ringwide.collective")
 
@@ -85,7 +84,7 @@ class Dispatcher:
         self._line: deque[Collective] = deque()  # those with bulk, in order; only the first one has begun
         self._early: dict[int, list[tuple[int, Header, bytes]]] = {}
         self._early_bytes = 0
-        self._blocked: set[Lane] = set()
+        self._blocked: set[LaneLike] = set()
         self._departed: dict[int, int] = {}  # who said goodbye -> the last collective it has finished
         self._ticking = False
         self.over: RingwideError | None = None  # why nothing can be started any more
@@ -175,7 +174,7 @@ class Dispatcher:
 
     # -- from below
 
-    def landing(self, lane: Lane, header: Header) -> memoryview | None:
+    def landing(self, lane: LaneLike, header: Header) -> memoryview | None:
         """Where the payload of a large frame goes. None: we are not there yet, the lane must wait."""
         self._check_frame(lane.peer, header)
         collective = self._open.get(header.collective)
@@ -192,7 +191,7 @@ class Dispatcher:
         operation.check(lane.peer, header)
         return operation.landing(lane, header)
 
-    def arrived(self, lane: Lane, header: Header, payload: memoryview) -> None:
+    def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
         self._check_frame(lane.peer, header)
         if header.kind in (Kind.GOODBYE, Kind.LOST):
             self._hear_of_an_end(lane.peer, header, payload)
@@ -204,7 +203,7 @@ class Dispatcher:
             self._keep_early(lane.peer, header, payload)
         # else: of a collective that is over here, and nobody needs it
 
-    def lost(self, lane: Lane, reason: Exception) -> None:
+    def lost(self, lane: LaneLike, reason: Exception) -> None:
         """A lane has ended. Without a goodbye, so has the ring."""
         peer = lane.peer
         if peer in self._departed:

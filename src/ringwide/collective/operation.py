@@ -11,7 +11,6 @@ from ringwide.collective.plan import Part
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header, pack_data
 from ringwide.protocol.instruction import Combine, Finish, Keep, Script, Send
-from ringwide.transport.lane import Lane
 
 Array = npt.NDArray[Any]
 Combiner = Callable[[Array, Array, Array], object]
@@ -32,6 +31,20 @@ class Numbers:
     work: Array
     combine: Combiner
     finish: Callable[[Array], object] | None = None
+
+
+class LaneLike(Protocol):
+    """What a collective needs of the lane on which a frame comes; the simulator has its own."""
+
+    @property
+    def peer(self) -> int: ...
+
+    @property
+    def index(self) -> int: ...
+
+    def scratch(self, nbytes: int) -> memoryview: ...
+
+    def resume(self) -> None: ...
 
 
 class LinkLike(Protocol):
@@ -100,7 +113,7 @@ class Operation:
                 f"{self._collective}, which has {(last - first) * self._itemsize}"
             )
 
-    def landing(self, lane: Lane, header: Header) -> memoryview:
+    def landing(self, lane: LaneLike, header: Header) -> memoryview:
         """Where a large payload goes: what will be added lands in the lane's scratch, what is kept in its place."""
         first, last = self._bounds[header.segment]
         if not self._machine.combines(header.hop):

@@ -73,8 +73,17 @@ class Plan:
 class Planner:
     """Makes plans, and remembers them: a training loop asks for the same few again and again."""
 
-    def __init__(self, *, rank: int, size: int, segment_bytes: int, algorithm: str, doubling_bytes: int) -> None:
-        self._rank, self._size, self._segment_bytes = rank, size, segment_bytes
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        segment_bytes: int,
+        algorithm: str,
+        doubling_bytes: int,
+        express_bytes: int = EXPRESS_BYTES,
+    ) -> None:
+        self._rank, self._size, self._segment_bytes, self._express_bytes = rank, size, segment_bytes, express_bytes
         self._algorithm, self._doubling_bytes = algorithm, doubling_bytes
         self._doubling_schedule = DoublingSchedule(rank=rank, size=size)
         self._plans: dict[Request, Plan] = {}
@@ -111,11 +120,11 @@ class Planner:
                 return self._ring(bucket, Journey.allreduce(self._size), chunks=self._size)
             case Kind.REDUCE_SCATTER:
                 return self._ring(bucket, Journey.reduce_scatter(self._size), chunks=self._size)
-            case Kind.ALL_GATHER if algorithm == "ring" or bucket.count * bucket.itemsize > EXPRESS_BYTES:
+            case Kind.ALL_GATHER if algorithm == "ring" or bucket.count * bucket.itemsize > self._express_bytes:
                 return self._ring(bucket, Journey.all_gather(self._size), chunks=self._size)
             case Kind.ALL_GATHER:
                 return self._direct(bucket, chunks=self._size, senders=range(self._size))
-            case Kind.BROADCAST if algorithm == "ring" or bucket.count * bucket.itemsize > EXPRESS_BYTES:
+            case Kind.BROADCAST if algorithm == "ring" or bucket.count * bucket.itemsize > self._express_bytes:
                 return self._ring(bucket, Journey.broadcast(self._size, request.root), chunks=1)
             case Kind.BROADCAST:
                 return self._direct(bucket, chunks=1, senders=range(request.root, request.root + 1))
@@ -128,12 +137,12 @@ class Planner:
         return Part(layout, "ring", False, lambda: RingMachine(schedule))
 
     def _doubling(self, bucket: BucketShape) -> Part:
-        express = bucket.count * bucket.itemsize <= EXPRESS_BYTES
-        layout = Layout(bucket.count, bucket.itemsize, 1, EXPRESS_BYTES if express else self._segment_bytes)
+        express = bucket.count * bucket.itemsize <= self._express_bytes
+        layout = Layout(bucket.count, bucket.itemsize, 1, self._express_bytes if express else self._segment_bytes)
         segments, schedule = layout.segments, self._doubling_schedule
         return Part(layout, "doubling", express, lambda: DoublingMachine(schedule, segments=segments))
 
     def _direct(self, bucket: BucketShape, *, chunks: int, senders: range) -> Part:
-        layout = Layout(bucket.count, bucket.itemsize, chunks, EXPRESS_BYTES)
+        layout = Layout(bucket.count, bucket.itemsize, chunks, self._express_bytes)
         who = dict(enumerate(senders))
         return Part(layout, "direct", True, lambda: DirectMachine(rank=self._rank, size=self._size, senders=who))
