@@ -1,0 +1,145 @@
+"""Two lanes with a real TCP connection on loopback between them, and what the contract needs to watch them."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from ringwide.protocol.frame import Header, pack_data
+from ringwide.transport.lane import Lane
+
+PATIENCE_SECONDS = 20
+LIMIT_BYTES = 64 * 1024 * 1024
+SMALL_BUFFER_BYTES = 8 * 1024
+
+
+class Listener:
+    """Writes down what happens on a lane. `open` is the gate for large payloads: closed, they have no place to land."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, bytes]] = []
+        self.losses: list[Exception] = []
+        self.open = True
+        self.refusals = 0
+        self._changed = asyncio.Event()
+
+    def landing(self, lane: Lane, header: Header) -> memoryview | None:
+        if not self.open:
+            self.refusals += 1
+            self._changed.set()
+            return None
+        return memoryview(bytearray(header.payload_bytes))
+
+    def arrived(self, lane: Lane, header: Header, payload: memoryview) -> None:
+        self.frames.append((header.segment, bytes(payload)))
+        self._changed.set()
+
+    def lost(self, lane: Lane, reason: Exception) -> None:
+        self.losses.append(reason)
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def until_frames(self, count: int) -> None:
+        await self.until(lambda: len(self.frames) >= count or self.losses)
+        assert not self.losses
+
+    async def until_lost(self) -> Exception:
+        await self.until(lambda: self.losses)
+        return self.losses[0]
+
+
+class Parcel:
+    """A payload that belongs to somebody, who notes how much the lane had sent whenever it is told "sent"."""
+
+    def __init__(self, lane: Lane, payload: bytes | bytearray) -> None:
+        self.lane, self.memory = lane, bytearray(payload)
+        self.told_at: list[int] = []
+
+    def sent(self) -> None:
+        self.told_at.append(self.lane.bytes_sent)
+
+    def overwrite(self) -> None:
+        self.memory[:] = bytes(len(self.memory))
+
+
+def header_of(number: int, payload_bytes: int) -> bytes:
+    return pack_data(bucket=0, hop=0, epoch=0, segment=number, collective=0, fingerprint=0, payload_bytes=payload_bytes)
+
+
+def send(lane: Lane, number: int, payload: bytes | bytearray) -> None:
+    lane.send(header_of(number, len(payload)), memoryview(payload))
+
+
+def send_owned(lane: Lane, number: int, parcel: Parcel, *, collective: int = 0) -> None:
+    header = header_of(number, len(parcel.memory))
+    lane.send(header, memoryview(parcel.memory), owner=parcel, collective=collective)
+
+
+def pattern(nbytes: int, seed: int = 1) -> bytes:
+    """Bytes in which a shift, a gap or another frame's bytes would show."""
+    period = bytes((seed * 37 + 11 * place) % 251 for place in range(251))
+    return (period * (nbytes // 251 + 1))[:nbytes]
+
+
+@contextmanager
+def tcp_pair(buffer_bytes: int | None = None) -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.socket() as server:
+        if buffer_bytes is not None:  # connections inherit it: only before connecting can a window be made small
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        server.bind(("127.0.0.1", 0))
+        server.listen(1)
+        one = socket.socket()
+        if buffer_bytes is not None:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        one.connect(server.getsockname())
+        other, _ = server.accept()
+    for sock in (one, other):
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if buffer_bytes is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+    with one, other:
+        yield one, other
+
+
+class Ends:
+    """Both ends of one connection: lanes `here` and `there`, and who listens to each."""
+
+    def __init__(self, sockets: tuple[socket.socket, socket.socket], index: int, staging_bytes: int) -> None:
+        self.hearing_here, self.hearing_there = Listener(), Listener()
+        self.here = self._lane(sockets[0], self.hearing_here, index, staging_bytes)
+        self.there = self._lane(sockets[1], self.hearing_there, index, staging_bytes)
+
+    @staticmethod
+    def _lane(sock: socket.socket, events: Listener, index: int, staging_bytes: int) -> Lane:
+        return Lane(
+            sock, peer=1, index=index, events=events, limit_bytes=LIMIT_BYTES, staging_bytes=max(staging_bytes, 1)
+        )
+
+
+@asynccontextmanager
+async def lanes(*, buffer_bytes: int | None = None, index: int = 1, staging_bytes: int = 0) -> AsyncIterator[Ends]:
+    with tcp_pair(buffer_bytes) as sockets:
+        ends = Ends(sockets, index, staging_bytes)
+        try:
+            yield ends
+        finally:
+            ends.here.close()
+            ends.there.close()
+
+
+@asynccontextmanager
+async def lane_and_stranger(index: int = 1) -> AsyncIterator[tuple[Lane, Listener, socket.socket]]:
+    """A lane whose other end is a bare socket, which may send what it likes."""
+    with tcp_pair() as (ours, stranger):
+        listener = Listener()
+        lane = Lane(ours, peer=1, index=index, events=listener, limit_bytes=LIMIT_BYTES)
+        try:
+            yield lane, listener, stranger
+        finally:
+            lane.close()
