@@ -8,10 +8,13 @@ widened to float32 for summing. Results are written back only by `Bundle.commit`
 error the caller's tensors hold what they held before.
 """
 
+import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Mapping as AnyMapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cache
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,9 +23,25 @@ from ringwide.collective.plan import BucketShape
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
+DTYPES = FLOATS + INTEGERS
 HALVES = ("float16", "bfloat16")
 _UFUNCS = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
 OPERATIONS = tuple(_UFUNCS)
+_TOO_SMALL_TO_SHELVE_BYTES = 128 * 1024
+"""Below this the allocator is faster than looking for a free bucket."""
+
+
+class Signature(NamedTuple):
+    """All that ranks must have in common about what they bring."""
+
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __str__(self) -> str:
+        labels = [f"{name}: " for name in self.names] or [""] * len(self.dtypes)
+        tensors = zip(labels, self.dtypes, self.shapes, strict=True)
+        return ", ".join(f"{label}{dtype}{list(shape)}" for label, dtype, shape in tensors)
 
 
 class Leaf(Protocol):
@@ -30,7 +49,8 @@ class Leaf(Protocol):
 
     dtype: str
     shape: tuple[int, ...]
-    count: int
+
+    def require_writable(self, name: str) -> None: ...
 
     def lies_flat(self, carrier: np.dtype[Any]) -> Array | None:
         """The caller's own memory as a flat array of the carrier's dtype, if it is that already."""
@@ -48,10 +68,12 @@ class Leaf(Protocol):
 class ArrayLeaf:
     """A numpy array."""
 
+    __slots__ = ("_array", "dtype", "shape")
+
     def __init__(self, array: Array, name: str) -> None:
-        self.dtype, self.shape, self.count = array.dtype.name, array.shape, array.size
-        if self.dtype not in FLOATS + INTEGERS or not array.dtype.isnative:
-            raise TypeError(f"{name} has dtype {array.dtype}; ringwide carries {', '.join(FLOATS + INTEGERS)}")
+        self.dtype, self.shape = array.dtype.name, array.shape
+        if self.dtype not in DTYPES or not array.dtype.isnative:
+            raise TypeError(f"{name} has dtype {array.dtype!r}; ringwide carries {', '.join(DTYPES)}")
         self._array = array
 
     def require_writable(self, name: str) -> None:
@@ -64,69 +86,66 @@ class ArrayLeaf:
         return None
 
     def load(self, flat: Array) -> None:
-        flat.reshape(self.shape)[...] = self._carried(flat)
+        flat.reshape(self.shape)[...] = self._array
 
     def store(self, flat: Array) -> None:
-        np.copyto(self._carried(flat), flat.reshape(self.shape), casting="same_kind")
+        np.copyto(self._array, flat.reshape(self.shape), casting="same_kind")
 
     def like(self, flat: Array, shape: tuple[int, ...]) -> Array:
         return flat.astype(self._array.dtype, copy=False).reshape(shape)
-
-    def _carried(self, flat: Array) -> Array:
-        return self._array
 
 
 class TensorLeaf:
     """A torch tensor; on another device it is staged through the CPU (untested on CUDA: no such machine yet)."""
 
+    __slots__ = ("_tensor", "dtype", "shape")
+
     def __init__(self, tensor: Any, name: str) -> None:
-        self.dtype, self.shape, self.count = (
-            str(tensor.dtype).removeprefix("torch."),
-            tuple(tensor.shape),
-            tensor.numel(),
-        )
-        if self.dtype not in FLOATS + INTEGERS or tensor.is_sparse or tensor.is_quantized:
-            raise TypeError(
-                f"{name} is a {tensor.layout} tensor of {self.dtype}; ringwide carries dense {', '.join(FLOATS + INTEGERS)}"
-            )
-        self._tensor = tensor.detach()
+        self.dtype, self.shape = _dtype_name(tensor.dtype), tensor.shape
+        if self.dtype not in DTYPES or tensor.layout is not _torch().strided:
+            raise TypeError(f"{name} is a {tensor.layout} tensor of {self.dtype}; ringwide carries {', '.join(DTYPES)}")
+        self._tensor = tensor.detach() if tensor.requires_grad else tensor
 
     def require_writable(self, name: str) -> None:
-        if any(stride == 0 < size - 1 for stride, size in zip(self._tensor.stride(), self.shape, strict=True)):
-            raise ValueError(f"{name} is an expanded tensor whose elements share memory; pass name.contiguous()")
+        strides = self._tensor.stride()
+        if 0 in strides and any(stride == 0 < size - 1 for stride, size in zip(strides, self.shape, strict=True)):
+            raise ValueError(f"{name} is an expanded tensor whose elements share memory; pass a copy (.contiguous())")
 
     def lies_flat(self, carrier: np.dtype[Any]) -> Array | None:
         tensor = self._tensor
-        if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        if not tensor.is_cpu or not tensor.is_contiguous():
             return None
         if self.dtype == "bfloat16":
-            if carrier != np.int16:
-                return None
-            return tensor.reshape(-1).view(_torch().int16).numpy()  # type: ignore[no-any-return]
-        return tensor.reshape(-1).numpy() if carrier.name == self.dtype else None
+            return tensor.view(_torch().int16).numpy().reshape(-1) if carrier == np.int16 else None
+        return tensor.numpy().reshape(-1) if carrier == self.dtype else None
 
     def load(self, flat: Array) -> None:
-        self._as_tensor(flat).copy_(self._tensor)
+        self._as_tensor(flat, self.shape).copy_(self._tensor)
 
     def store(self, flat: Array) -> None:
-        self._tensor.copy_(self._as_tensor(flat))
+        self._tensor.copy_(self._as_tensor(flat, self.shape))
 
     def like(self, flat: Array, shape: tuple[int, ...]) -> Any:
         return self._as_tensor(flat, shape).to(dtype=self._tensor.dtype, device=self._tensor.device)
 
-    def _as_tensor(self, flat: Array, shape: tuple[int, ...] | None = None) -> Any:
+    def _as_tensor(self, flat: Array, shape: tuple[int, ...]) -> Any:
         """A torch view of a bucket's memory."""
         carried = _torch().from_numpy(flat)
         if flat.dtype == np.int16 and self.dtype == "bfloat16":
             carried = carried.view(_torch().bfloat16)
-        return carried.view(self.shape if shape is None else shape)
+        return carried.view(shape)
 
 
 def _torch() -> Any:
     return sys.modules["torch"]
 
 
-def leaf_of(value: object, name: str) -> ArrayLeaf | TensorLeaf:
+@cache
+def _dtype_name(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def leaf_of(value: object, name: str = "the argument") -> Leaf:
     """One tensor or array, or a `TypeError` that names what came."""
     if isinstance(value, np.ndarray):
         return ArrayLeaf(value, name)
@@ -139,17 +158,24 @@ def leaf_of(value: object, name: str) -> ArrayLeaf | TensorLeaf:
     )
 
 
-def leaves_of(values: object) -> tuple[list[ArrayLeaf | TensorLeaf], list[str]]:
-    """The tensors in a fixed order, with their names: a mapping is read in the order of its sorted names."""
-    if isinstance(values, Mapping):
-        wrong = next((name for name in values if not isinstance(name, str)), None)
-        if wrong is not None:
-            raise TypeError(f"the mapping has the key {wrong!r}; names must be strings")
-        names = sorted(values)
-        return [leaf_of(values[name], f"tensor {name!r}") for name in names], names
-    if isinstance(values, list | tuple):
-        return [leaf_of(value, f"tensor {index}") for index, value in enumerate(values)], []
-    return [leaf_of(values, "the argument")], []
+def leaves_of(values: object) -> tuple[list[Leaf], Signature]:
+    """The tensors in a fixed order: a mapping is read in the order of its sorted names, whatever its own order."""
+    names: tuple[str, ...] = ()
+    if isinstance(values, AnyMapping):
+        names = _sorted_names(values)
+        leaves = [leaf_of(values[name], f"tensor {name!r}") for name in names]
+    elif isinstance(values, list | tuple):
+        leaves = [leaf_of(value, f"tensor {index}") for index, value in enumerate(values)]
+    else:
+        leaves = [leaf_of(values)]
+    return leaves, Signature(names, tuple([leaf.dtype for leaf in leaves]), tuple([leaf.shape for leaf in leaves]))
+
+
+def _sorted_names(values: AnyMapping[Any, object]) -> tuple[str, ...]:
+    wrong = next((name for name in values if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise TypeError(f"the mapping has the key {wrong!r}; names must be strings")
+    return tuple(sorted(values))
 
 
 class Shelf:
@@ -165,6 +191,8 @@ class Shelf:
 
     def take(self, count: int, dtype: np.dtype[Any]) -> Array:
         nbytes = count * dtype.itemsize
+        if nbytes < _TOO_SMALL_TO_SHELVE_BYTES:
+            return np.empty(count, dtype)
         self._in_use_bytes += nbytes
         fitting = [memory for memory in self._idle if memory.nbytes >= nbytes]
         if not fitting:
@@ -176,6 +204,8 @@ class Shelf:
         return best[:nbytes].view(dtype)
 
     def give_back(self, bucket: Array) -> None:
+        if bucket.nbytes < _TOO_SMALL_TO_SHELVE_BYTES:
+            return
         self.drop(bucket)
         base = bucket if bucket.base is None else bucket.base
         self._idle.append(base.reshape(-1).view(np.uint8))
@@ -183,7 +213,8 @@ class Shelf:
 
     def drop(self, bucket: Array) -> None:
         """The bucket will not come back: a connection may still be writing into it."""
-        self._in_use_bytes -= bucket.nbytes
+        if bucket.nbytes >= _TOO_SMALL_TO_SHELVE_BYTES:
+            self._in_use_bytes -= bucket.nbytes
 
     def _shrink(self, allowed_bytes: int) -> None:
         while self._idle and sum(memory.nbytes for memory in self._idle) > allowed_bytes:
@@ -237,84 +268,78 @@ def carrier_of(dtype: str) -> np.dtype[Any]:
     return np.dtype("int16" if dtype == "bfloat16" else dtype)
 
 
-class Bundle:
-    """Everything one call brought, as buckets. Take it, run a collective over `numbers`, then commit or discard."""
+class Piece(NamedTuple):
+    """Where a leaf lies in its bucket."""
 
-    def __init__(self, leaves: Sequence[ArrayLeaf | TensorLeaf], names: Sequence[str], shelf: Shelf) -> None:
-        self._leaves, self._names, self._shelf = leaves, names, shelf
-        self._groups: dict[str, list[ArrayLeaf | TensorLeaf]] = {}
-        for leaf in leaves:
-            self._groups.setdefault(leaf.dtype, []).append(leaf)
-        self._taken: list[Array] = []
-        self._stores: list[tuple[list[ArrayLeaf | TensorLeaf], Array | None, Array]] = []
-        self.numbers: list[Numbers] = []
+    leaf: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All leaves of one dtype: they share a bucket."""
+
+    dtype: str
+    arithmetic: Arithmetic
+    pieces: tuple[Piece, ...]
 
     @property
-    def dtypes(self) -> list[str]:
-        return list(self._groups)
+    def count(self) -> int:
+        return self.pieces[-1].stop
 
-    def require_writable(self) -> None:
-        for index, leaf in enumerate(self._leaves):
-            leaf.require_writable(f"tensor {self._names[index] if self._names else index}")
+    @property
+    def shape(self) -> BucketShape:
+        return BucketShape(self.dtype, self.count, self.arithmetic.carrier.itemsize)
 
-    def describe(self) -> str:
-        """All that ranks must have in common, for the fingerprint and for people."""
-        labels = [f"{name}: " for name in self._names] or [""] * len(self._leaves)
-        return ", ".join(
-            f"{label}{leaf.dtype}{list(leaf.shape)}" for label, leaf in zip(labels, self._leaves, strict=True)
-        )
 
-    def shapes(self) -> tuple[BucketShape, ...]:
-        return tuple(
-            BucketShape(dtype, numbers.work.size, numbers.work.itemsize)
-            for dtype, numbers in zip(self._groups, self.numbers, strict=True)
-        )
+def groups_of(signature: Signature, arithmetic_for: Callable[[str], Arithmetic]) -> tuple[Group, ...]:
+    """How tensors of this signature are packed, one group for each dtype in order of first appearance."""
+    pieces: dict[str, list[Piece]] = {}
+    for index, (dtype, shape) in enumerate(zip(signature.dtypes, signature.shapes, strict=True)):
+        group = pieces.setdefault(dtype, [])
+        start = group[-1].stop if group else 0
+        group.append(Piece(index, start, start + math.prod(shape)))
+    return tuple(Group(dtype, arithmetic_for(dtype), tuple(found)) for dtype, found in pieces.items())
 
-    def load(self, arithmetics: Mapping[str, Arithmetic]) -> None:
-        """Make one bucket for each dtype."""
-        for dtype, group in self._groups.items():
-            self._load_group(group, arithmetics[dtype])
 
-    def _load_group(self, group: list[ArrayLeaf | TensorLeaf], arithmetic: Arithmetic) -> None:
-        flat = group[0].lies_flat(arithmetic.carrier) if len(group) == 1 else None
-        work = self._shelf.take(sum(leaf.count for leaf in group), arithmetic.carrier)
-        self._taken.append(work)
-        if flat is None:
-            for leaf, place in _cut(group, work):
-                leaf.load(place)
-        self._stores.append((group, flat, work))
-        self.numbers.append(Numbers(work if flat is None else flat, work, arithmetic.combine, arithmetic.finish))
+class Bundle:
+    """Everything one call brought, as buckets. Run a collective over `numbers`, then commit, give back or discard."""
+
+    __slots__ = ("_groups", "_in_place", "_leaves", "_shelf", "numbers")
+
+    def __init__(self, leaves: Sequence[Leaf], groups: Sequence[Group], shelf: Shelf) -> None:
+        self._leaves, self._groups, self._shelf = leaves, groups, shelf
+        self._in_place: list[bool] = []
+        self.numbers = [self._load(group) for group in groups]
+
+    def _load(self, group: Group) -> Numbers:
+        arithmetic, pieces = group.arithmetic, group.pieces
+        work = self._shelf.take(group.count, arithmetic.carrier)
+        ours = self._leaves[pieces[0].leaf].lies_flat(arithmetic.carrier) if len(pieces) == 1 else None
+        self._in_place.append(ours is not None)
+        if ours is None:
+            ours = work
+            for leaf, start, stop in pieces:
+                self._leaves[leaf].load(work[start:stop])
+        return Numbers(ours, work, arithmetic.combine, arithmetic.finish)
 
     def commit(self) -> None:
         """Write the results into the caller's tensors."""
-        for group, flat, work in self._stores:
-            if flat is not None:
-                np.copyto(flat, work)
+        for group, numbers, in_place in zip(self._groups, self.numbers, self._in_place, strict=True):
+            if in_place:
+                np.copyto(numbers.ours, numbers.work)
             else:
-                for leaf, place in _cut(group, work):
-                    leaf.store(place)
+                for leaf, start, stop in group.pieces:
+                    self._leaves[leaf].store(numbers.work[start:stop])
         self.give_back()
 
     def give_back(self) -> None:
         """The buckets are free again."""
-        while self._taken:
-            self._shelf.give_back(self._taken.pop())
+        for numbers in self.numbers:
+            self._shelf.give_back(numbers.work)
 
     def discard(self) -> None:
         """After an error. A connection may still be landing bytes in a bucket, so nobody else may get that memory."""
-        while self._taken:
-            self._shelf.drop(self._taken.pop())
-
-
-def _cut(group: Sequence[ArrayLeaf | TensorLeaf], flat: Array) -> list[tuple[ArrayLeaf | TensorLeaf, Array]]:
-    """Each leaf with its piece of the bucket."""
-    pieces, start = [], 0
-    for leaf in group:
-        pieces.append((leaf, flat[start : start + leaf.count]))
-        start += leaf.count
-    return pieces
-
-
-def bundle_of(values: object, shelf: Shelf) -> Bundle:
-    leaves, names = leaves_of(values)
-    return Bundle(leaves, names, shelf)
+        for numbers in self.numbers:
+            self._shelf.drop(numbers.work)

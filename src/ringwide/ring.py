@@ -6,17 +6,29 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from fcntl import ioctl
 from hashlib import blake2b
 from struct import unpack
 from termios import TIOCOUTQ
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ringwide.buckets import Arithmetic, Bundle, Shelf, arithmetic_of, bundle_of, carrier_of, leaf_of
+from ringwide.buckets import (
+    Arithmetic,
+    Bundle,
+    Group,
+    Leaf,
+    Shelf,
+    Signature,
+    arithmetic_of,
+    carrier_of,
+    groups_of,
+    leaf_of,
+    leaves_of,
+)
 from ringwide.collective.dispatch import WINDOW, Dispatcher
 from ringwide.collective.operation import Numbers
 from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
@@ -38,7 +50,16 @@ _PEERS_IN_FULL_BYTES = 3000
 
 Tensors = TypeVar("Tensors")
 _MUST_BE_EQUAL = ("segment_bytes", "lanes", "algorithm", "doubling_bytes", "half_precision")
-_EMPTY = Numbers(np.empty(0, np.uint8), np.empty(0, np.uint8), np.add)
+_NOTHING = Numbers(np.empty(0, np.uint8), np.empty(0, np.uint8), np.add)
+_NO_TENSORS = Signature((), (), ())
+_RECIPES_REMEMBERED = 256
+
+
+class _Recipe(NamedTuple):
+    """How a call with certain tensors is carried out."""
+
+    plan: Plan
+    groups: tuple[Group, ...]
 
 
 @asynccontextmanager
@@ -87,7 +108,9 @@ class Ring:
             doubling_bytes=config.doubling_bytes,
         )
         self._sockets = SocketSettings(config.buffer_bytes, config.keepalive_seconds, config.user_timeout_seconds)
+        self._loop = asyncio.get_running_loop()
         self._shelf = Shelf()
+        self._recipes: dict[tuple[Kind, str, int, Signature], _Recipe] = {}
         self._window = asyncio.Semaphore(WINDOW)
         self._server: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
@@ -104,48 +127,46 @@ class Ring:
 
     async def allreduce(self, tensors: Tensors, op: str = "mean") -> Tensors:
         """Replace every tensor by its mean (sum, min, max, prod) over all ranks, in place. The same bits everywhere."""
-        bundle = bundle_of(tensors, self._shelf)
-        bundle.require_writable()
-        bundle.load(self._arithmetics(bundle, op))
-        with _discarding(bundle):
-            await self._run(Kind.ALLREDUCE, f"{op}, {bundle.describe()}", bundle.shapes(), bundle.numbers)
+        leaves, signature = leaves_of(tensors)
+        recipe = self._recipe(Kind.ALLREDUCE, signature, op=op)
+        _require_writable(leaves)
+        bundle = Bundle(leaves, recipe.groups, self._shelf)
+        await self._run(recipe.plan, bundle)
         bundle.commit()
         return tensors
 
     async def reduce_scatter(self, tensor: Any, op: str = "mean") -> Any:
         """This rank's share of the flat tensor, reduced over all ranks. The tensor itself is not changed."""
-        leaf = leaf_of(tensor, "the argument")
-        bundle = bundle_of(tensor, self._shelf)
-        bundle.load(self._arithmetics(bundle, op))
-        with _discarding(bundle):
-            await self._run(Kind.REDUCE_SCATTER, f"{op}, {bundle.describe()}", bundle.shapes(), bundle.numbers)
-        share = slice(leaf.count * self.rank // self.size, leaf.count * (self.rank + 1) // self.size)
+        leaf = leaf_of(tensor)
+        recipe = self._recipe(Kind.REDUCE_SCATTER, leaves_of(tensor)[1], op=op)
+        bundle = Bundle([leaf], recipe.groups, self._shelf)
+        await self._run(recipe.plan, bundle)
+        count = recipe.groups[0].count
+        share = slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
         part = leaf.like(bundle.numbers[0].work[share].copy(), (share.stop - share.start,))
         bundle.give_back()
         return part
 
     async def all_gather(self, tensor: Any) -> list[Any]:
         """Every rank's tensor, by rank. All must have the same shape and dtype."""
-        leaf = leaf_of(tensor, "the argument")
-        gathered = np.empty(leaf.count * self.size, carrier_of(leaf.dtype))
-        by_rank = gathered.reshape(self.size, leaf.count)
-        leaf.load(by_rank[self.rank])
-        shape = BucketShape(leaf.dtype, gathered.size, gathered.itemsize)
-        detail = f"{leaf.dtype}{list(leaf.shape)}"
-        await self._run(Kind.ALL_GATHER, detail, (shape,), [Numbers(gathered, gathered, np.add)])
-        return [leaf.like(by_rank[rank], leaf.shape) for rank in range(self.size)]
+        leaf = leaf_of(tensor)
+        recipe = self._recipe(Kind.ALL_GATHER, leaves_of(tensor)[1])
+        gathered = np.empty((self.size, recipe.groups[0].count), carrier_of(leaf.dtype))
+        leaf.load(gathered[self.rank])
+        flat = gathered.reshape(-1)
+        await self._run(recipe.plan, numbers=[Numbers(flat, flat, np.add)])
+        return [leaf.like(gathered[rank], leaf.shape) for rank in range(self.size)]
 
     async def broadcast(self, tensors: Tensors, root: int = 0) -> Tensors:
         """Replace every tensor by the root's, in place."""
         if not 0 <= root < self.size:
             raise ValueError(f"root {root} is not a rank of this ring: ranks go from 0 to {self.size - 1}")
-        bundle = bundle_of(tensors, self._shelf)
+        leaves, signature = leaves_of(tensors)
+        recipe = self._recipe(Kind.BROADCAST, signature, root=root)
         if self.rank != root:
-            bundle.require_writable()
-        bundle.load({dtype: Arithmetic(carrier_of(dtype), np.add, None) for dtype in bundle.dtypes})
-        with _discarding(bundle):
-            numbers = [*bundle.numbers, _EMPTY]
-            await self._run(Kind.BROADCAST, f"root {root}, {bundle.describe()}", bundle.shapes(), numbers, root=root)
+            _require_writable(leaves)
+        bundle = Bundle(leaves, recipe.groups, self._shelf)
+        await self._run(recipe.plan, bundle, numbers=[*bundle.numbers, _NOTHING])
         if self.rank == root:
             bundle.give_back()
         else:
@@ -154,7 +175,7 @@ class Ring:
 
     async def barrier(self) -> None:
         """Return when every rank has called this."""
-        await self._run(Kind.BARRIER, "", (), [_EMPTY])
+        await self._run(self._recipe(Kind.BARRIER, _NO_TENSORS).plan, numbers=[_NOTHING])
 
     def algorithm_for(self, nbytes: int) -> str:
         """Which algorithm carries an all-reduce of this size."""
@@ -170,28 +191,59 @@ class Ring:
             links=statistics.of_links(self._links.values()),
         )
 
-    def _arithmetics(self, bundle: Bundle, op: str) -> Mapping[str, Arithmetic]:
-        return {
-            dtype: arithmetic_of(dtype, op, self.size, half_precision=self.config.half_precision)
-            for dtype in bundle.dtypes
-        }
+    def _recipe(self, kind: Kind, signature: Signature, *, op: str = "", root: int = 0) -> "_Recipe":
+        """How to do this. Remembered, because a training loop asks for the same few things again and again."""
+        key = (kind, op, root, signature)
+        recipe = self._recipes.get(key)
+        if recipe is None:
+            if len(self._recipes) >= _RECIPES_REMEMBERED:
+                self._recipes.clear()
+            recipe = self._recipes[key] = self._make_recipe(kind, signature, op, root)
+        return recipe
 
-    async def _run(
-        self, kind: Kind, detail: str, shapes: tuple[BucketShape, ...], numbers: Sequence[Numbers], *, root: int = 0
-    ) -> None:
+    def _make_recipe(self, kind: Kind, signature: Signature, op: str, root: int) -> "_Recipe":
+        def arithmetic_for(dtype: str) -> Arithmetic:
+            if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER):
+                return arithmetic_of(dtype, op, self.size, half_precision=self.config.half_precision)
+            return Arithmetic(carrier_of(dtype), np.add, None)
+
+        groups = groups_of(signature, arithmetic_for)
+        shapes = [group.shape for group in groups]
+        if kind is Kind.ALL_GATHER:
+            shapes = [BucketShape(shape.dtype, shape.count * self.size, shape.itemsize) for shape in shapes]
+        detail = ", ".join(filter(None, [op, f"root {root}" if kind is Kind.BROADCAST else "", str(signature)]))
+        return _Recipe(self._planner.plan(Request(kind, detail, tuple(shapes), root)), groups)
+
+    async def _run(self, plan: Plan, bundle: Bundle | None = None, *, numbers: Sequence[Numbers] | None = None) -> None:
+        """Carry out a plan; after an error, whatever came back, the bundle's memory is not used again."""
         if self._left:
             raise RingClosed("this ring has been left; use it inside its `async with ringwide.join(...)` block")
-        plan = self._planner.plan(Request(kind, detail, shapes, root))
-        async with self._window:
-            with self._timed():
-                await self._await(plan, numbers)
+        await self._window.acquire()
+        if not self._awaited:
+            self._busy_since = time.perf_counter()
+        self._awaited += 1
+        try:
+            await self._outcome(plan, numbers if numbers is not None else bundle.numbers if bundle else ())
+        except BaseException:
+            if bundle is not None:
+                bundle.discard()
+            raise
+        finally:
+            self._window.release()
+            self._awaited -= 1
+            if not self._awaited:
+                self._network_seconds += time.perf_counter() - self._busy_since
 
-    async def _await(self, plan: Plan, numbers: Sequence[Numbers]) -> None:
-        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def _outcome(self, plan: Plan, numbers: Sequence[Numbers]) -> None:
+        outcome: asyncio.Future[None] = self._loop.create_future()
 
         def on_done(error: RingwideError | None) -> None:
-            if not outcome.done():
-                outcome.set_exception(error) if error is not None else outcome.set_result(None)
+            if outcome.done():
+                return
+            if error is None:
+                outcome.set_result(None)
+            else:
+                outcome.set_exception(error)
 
         collective = self._dispatcher.submit(plan, numbers, on_done)
         self._collectives += 1
@@ -200,18 +252,6 @@ class Ring:
         except asyncio.CancelledError:
             self._dispatcher.abort(collective, "its task was cancelled")
             raise
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        if not self._awaited:
-            self._busy_since = time.perf_counter()
-        self._awaited += 1
-        try:
-            yield
-        finally:
-            self._awaited -= 1
-            if not self._awaited:
-                self._network_seconds += time.perf_counter() - self._busy_since
 
     # -- joining and leaving
 
@@ -293,13 +333,9 @@ def _unacknowledged(lane: Lane) -> int:
     return int(unpack("i", ioctl(lane.socket.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0])
 
 
-@contextmanager
-def _discarding(bundle: Bundle) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        bundle.discard()
-        raise
+def _require_writable(leaves: Sequence[Leaf]) -> None:
+    for index, leaf in enumerate(leaves):
+        leaf.require_writable(f"tensor {index}")
 
 
 __all__ = ["Ring", "join"]

@@ -28,7 +28,7 @@ from ringwide.errors import (
     RemoteProtocolError,
     RingwideError,
 )
-from ringwide.protocol.frame import Header, Kind, news
+from ringwide.protocol.frame import DATA, Header, Kind, news
 
 logger = logging.getLogger("ringwide.collective")
 
@@ -152,9 +152,11 @@ class Dispatcher:
         collective.begun = True
         for operation in collective.operations:
             operation.begin()
-        for peer, header, payload in self._take_early(collective.number):
+        early = self._take_early(collective.number) if self._early else ()
+        for peer, header, payload in early:
             if collective.number in self._open:
-                self._handle(peer, collective, header, memoryview(payload))
+                hear = self._hear_data if header.kind == DATA else self._hear_news
+                hear(peer, collective, header, memoryview(payload))
 
     def _operation_done(self, collective: Collective) -> None:
         if collective.number in self._open and collective.begun and collective.done:
@@ -166,9 +168,10 @@ class Dispatcher:
         if not collective.done:
             for link in self._links.values():
                 link.forget(collective.number)
-        if collective in self._line:
+        if not collective.plan.express:
             self._line.remove(collective)
-        self._forget_early(collective.number)
+        if self._early:
+            self._take_early(collective.number)
         collective.on_done(error)
         self._move_line()
 
@@ -178,7 +181,7 @@ class Dispatcher:
         """Where the payload of a large frame goes. None: we are not there yet, the lane must wait."""
         self._check_frame(lane.peer, header)
         collective = self._open.get(header.collective)
-        if lane.index == 0 or header.kind != Kind.DATA:
+        if lane.index == 0 or header.kind != DATA:
             return memoryview(bytearray(header.payload_bytes))
         if collective is None and header.collective < self._next:
             return lane.scratch(header.payload_bytes)  # of a collective that is over here: nobody needs it
@@ -193,15 +196,19 @@ class Dispatcher:
 
     def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
         self._check_frame(lane.peer, header)
-        if header.kind in (Kind.GOODBYE, Kind.LOST):
-            self._hear_of_an_end(lane.peer, header, payload)
-            return
         collective = self._open.get(header.collective)
-        if collective is not None and (collective.begun or header.kind != Kind.DATA):
-            self._handle(lane.peer, collective, header, payload)
-        elif collective is not None or header.collective >= self._next:
+        if header.kind == DATA:
+            if collective is not None and collective.begun:
+                self._hear_data(lane.peer, collective, header, payload)
+            elif collective is not None or header.collective >= self._next:
+                self._keep_early(lane.peer, header, payload)
+            # else: of a collective that is over here, and nobody needs it
+        elif header.kind in (Kind.GOODBYE, Kind.LOST):
+            self._hear_of_an_end(lane.peer, header, payload)
+        elif collective is not None:
+            self._hear_news(lane.peer, collective, header, payload)
+        elif header.collective >= self._next:
             self._keep_early(lane.peer, header, payload)
-        # else: of a collective that is over here, and nobody needs it
 
     def lost(self, lane: LaneLike, reason: Exception) -> None:
         """A lane has ended. Without a goodbye, so has the ring."""
@@ -223,7 +230,7 @@ class Dispatcher:
             self._close_down(PeerLost(rank=peer, reason=str(reason)), after=0)
 
     def _check_frame(self, peer: int, header: Header) -> None:
-        if header.kind < Kind.DATA:
+        if header.kind < DATA:
             raise RemoteProtocolError(f"rank {peer} sent a handshake to a ring that has formed")
         if header.epoch != self._epoch:
             raise RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, this is {self._epoch}")
@@ -232,19 +239,20 @@ class Dispatcher:
                 f"rank {peer} sent a frame of collective {header.collective}, here the next is {self._next}"
             )
 
-    def _handle(self, peer: int, collective: Collective, header: Header, payload: memoryview) -> None:
+    def _hear_data(self, peer: int, collective: Collective, header: Header, payload: memoryview) -> None:
+        if header.fingerprint != collective.plan.fingerprint:
+            self._dispute(collective)
+            return
+        operation = self._operation_of(peer, collective, header)
+        operation.check(peer, header)
+        operation.arrived(header, payload)
+
+    def _hear_news(self, peer: int, collective: Collective, header: Header, payload: memoryview) -> None:
         if header.kind == Kind.DISPUTE:
             self._hear_dispute(peer, collective, header, payload)
-        elif header.kind == Kind.ABORT:
-            reason = _words(payload)
-            error = CollectiveAborted(number=collective.number, what=collective.plan.what, by=peer, reason=reason)
-            self._end(collective, error)
-        elif header.fingerprint != collective.plan.fingerprint:
-            self._dispute(collective)
-        else:
-            operation = self._operation_of(peer, collective, header)
-            operation.check(peer, header)
-            operation.arrived(header, payload)
+            return
+        error = CollectiveAborted(number=collective.number, what=collective.plan.what, by=peer, reason=_words(payload))
+        self._end(collective, error)
 
     def _operation_of(self, peer: int, collective: Collective, header: Header) -> Operation:
         if header.bucket >= len(collective.operations):
@@ -263,9 +271,6 @@ class Dispatcher:
         early = self._early.pop(number, [])
         self._early_bytes -= sum(len(payload) for _, _, payload in early)
         return early
-
-    def _forget_early(self, number: int) -> None:
-        self._take_early(number)
 
     # -- disagreement
 

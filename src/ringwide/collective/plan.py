@@ -15,8 +15,6 @@ from ringwide.protocol.layout import Layout
 from ringwide.protocol.ring import Journey, RingMachine, RingSchedule
 from ringwide.transport.link import EXPRESS_BYTES
 
-_PLANS_REMEMBERED = 256
-
 
 class Kind(Enum):
     """What ranks can do together."""
@@ -64,14 +62,11 @@ class Plan:
     what: str
     fingerprint: int
     parts: tuple[Part, ...]
-
-    @property
-    def express(self) -> bool:
-        return all(part.express for part in self.parts)
+    express: bool
 
 
 class Planner:
-    """Makes plans, and remembers them: a training loop asks for the same few again and again."""
+    """Makes plans. They depend on the request and on what ranks agreed on when they met, on nothing else."""
 
     def __init__(
         self,
@@ -86,7 +81,6 @@ class Planner:
         self._rank, self._size, self._segment_bytes, self._express_bytes = rank, size, segment_bytes, express_bytes
         self._algorithm, self._doubling_bytes = algorithm, doubling_bytes
         self._doubling_schedule = DoublingSchedule(rank=rank, size=size)
-        self._plans: dict[Request, Plan] = {}
 
     def algorithm_for(self, nbytes: int) -> str:
         """Small buckets cost hops, so they take the way with the fewest; large ones cost bytes and take the ring."""
@@ -95,21 +89,14 @@ class Planner:
         return "doubling" if nbytes <= self._doubling_bytes else "ring"
 
     def plan(self, request: Request) -> Plan:
-        plan = self._plans.get(request)
-        if plan is None:
-            if len(self._plans) >= _PLANS_REMEMBERED:
-                self._plans.clear()
-            plan = self._plans[request] = self._make(request)
-        return plan
-
-    def _make(self, request: Request) -> Plan:
         parts = [self._part(request, bucket) for bucket in request.buckets]
         if request.kind in (Kind.BROADCAST, Kind.BARRIER):
             # Data flows only away from the root: a round of empty frames lets every rank hear of every other.
             parts.append(self._doubling(BucketShape("", 0, 1)))
         what = f"{request.kind.value}({request.detail})"
         digest = blake2b(repr((what, request.buckets)).encode(), digest_size=8).digest()
-        return Plan(what, int.from_bytes(digest, "little"), tuple(parts))
+        express = all(part.express for part in parts)
+        return Plan(what, int.from_bytes(digest, "little"), tuple(parts), express)
 
     def _part(self, request: Request, bucket: BucketShape) -> Part:
         algorithm = self.algorithm_for(bucket.count * bucket.itemsize)

@@ -184,7 +184,7 @@ class Lane:
                 self._watch_readable(False)
                 return
             try:
-                count = self.socket.recvmsg_into(room)[0]
+                count = self.socket.recv_into(room[0]) if len(room) == 1 else self.socket.recvmsg_into(room)[0]
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
