@@ -74,6 +74,18 @@ def test_an_experiment_speaks_json_lines_to_its_launcher(
     assert messages[-1].steps == 4
 
 
+@pytest.mark.parametrize("experiment", [False, True])
+def test_listening_beyond_loopback_must_be_asked_for(
+    alone: list[str], experiment: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peers = tmp_path / "peers.txt"
+    peers.write_text(peers.read_text().replace("127.0.0.1", "0.0.0.0"))
+    what = ["--config", written(tmp_path / "e.yaml", nodes=1)] if experiment else QUICK
+    assert main([*alone, *what]) == 2
+    assert "--insecure" in capsys.readouterr().err
+    assert main([*alone, *what, "--insecure"]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
