@@ -283,10 +283,7 @@ class Group:
     dtype: str
     arithmetic: Arithmetic
     pieces: tuple[Piece, ...]
-
-    @property
-    def count(self) -> int:
-        return self.pieces[-1].stop
+    count: int
 
     @property
     def shape(self) -> BucketShape:
@@ -300,7 +297,7 @@ def groups_of(signature: Signature, arithmetic_for: Callable[[str], Arithmetic])
         group = pieces.setdefault(dtype, [])
         start = group[-1].stop if group else 0
         group.append(Piece(index, start, start + math.prod(shape)))
-    return tuple(Group(dtype, arithmetic_for(dtype), tuple(found)) for dtype, found in pieces.items())
+    return tuple(Group(dtype, arithmetic_for(dtype), tuple(found), found[-1].stop) for dtype, found in pieces.items())
 
 
 class Bundle:

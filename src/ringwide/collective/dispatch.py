@@ -55,6 +55,7 @@ class Collective:
     def __init__(self, number: int, plan: Plan, on_done: Done) -> None:
         self.number, self.plan, self.on_done = number, plan, on_done
         self.operations: list[Operation] = []
+        self.unfinished = len(plan.parts)
         self.begun = False
         self.told = False  # the other ranks know what we were called with
         self.progress_seen = -1
@@ -62,10 +63,6 @@ class Collective:
 
     def __repr__(self) -> str:
         return f"<Collective {self.number} {self.plan.what}>"
-
-    @property
-    def done(self) -> bool:
-        return all(operation.done for operation in self.operations)
 
     def waiting_for(self) -> list[int]:
         return sorted({peer for operation in self.operations for peer in operation.waiting_for()})
@@ -88,6 +85,7 @@ class Dispatcher:
         self._departed: dict[int, int] = {}  # who said goodbye -> the last collective it has finished
         self._ticking = False
         self.over: RingwideError | None = None  # why nothing can be started any more
+        self._last = 0  # when it is over: the last collective that those who left have seen the end of
         self.on_over: Callable[[RingwideError], None] | None = None
 
     @property
@@ -99,7 +97,7 @@ class Dispatcher:
 
     def submit(self, plan: Plan, buckets: Sequence[Numbers], on_done: Done) -> Collective:
         """Start a collective. `on_done` is called once, with the error if there is one, perhaps before this returns."""
-        if self.over is not None:
+        if self.over is not None and self._next > self._last:
             raise self.over
         collective = Collective(self._next, plan, on_done)
         self._next += 1
@@ -157,22 +155,33 @@ class Dispatcher:
             if collective.number in self._open:
                 hear = self._hear_data if header.kind == DATA else self._hear_news
                 hear(peer, collective, header, memoryview(payload))
+        if self._blocked:
+            self._resume_lanes()
+
+    def _resume_lanes(self) -> None:
+        """Even when a small collective begins: a peer that disagrees may have sent bulk for it, and nothing else."""
+        blocked, self._blocked = self._blocked, set()
+        for lane in blocked:
+            lane.resume()
 
     def _operation_done(self, collective: Collective) -> None:
-        if collective.number in self._open and collective.begun and collective.done:
+        collective.unfinished -= 1
+        if not collective.unfinished:
             self._end(collective, None)
 
     def _end(self, collective: Collective, error: RingwideError | None) -> None:
         if self._open.pop(collective.number, None) is None:
             return
-        if not collective.done:
+        if collective.unfinished:
             for link in self._links.values():
                 link.forget(collective.number)
         if not collective.plan.express:
             self._line.remove(collective)
         if self._early:
             self._take_early(collective.number)
-        collective.on_done(error)
+        on_done, collective.on_done = collective.on_done, _nobody
+        collective.operations = []  # they refer to the collective: without this, only the garbage collector ends it
+        on_done(error)
         self._move_line()
 
     # -- from below
@@ -310,7 +319,7 @@ class Dispatcher:
             self._close_down(PeerLeft(rank=peer, reason=words), after=header.collective)
             return
         about, _, reason = words.partition(" ")
-        lost = int(about) if about.isdigit() else peer
+        lost = int(about) if about.isdecimal() else peer
         if lost == self._rank:
             self._close_down(PeerLost(rank=peer, reason=f"it has given up on this rank: {reason}"), after=0)
         else:
@@ -318,6 +327,7 @@ class Dispatcher:
 
     def _close_down(self, error: RingwideError, *, after: int) -> None:
         """No more collectives, and those after a number fail."""
+        self._last = after if self.over is None else min(self._last, after)
         if self.over is None:
             self.over = error
             if self.on_over is not None:

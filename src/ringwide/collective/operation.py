@@ -1,8 +1,7 @@
 """One bucket of one collective under way: a machine's instructions carried out on real numbers."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +18,7 @@ Combiner = Callable[[Array, Array, Array], object]
 _NOTHING = memoryview(bytearray())
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(NamedTuple):
     """What a bucket brings to a collective.
 
     `ours` is only read. Sums and totals are written to `work`, each place at most once a lap; the two may be the same
@@ -89,8 +87,10 @@ class Operation:
         self.progress = 0
 
     def begin(self) -> None:
+        self._unsent += 1  # a root expects nothing: without this it would be done when its first segment has left
         for segment, script in self._machine.begin():
             self._execute(script, segment, _NOTHING)
+        self._unsent -= 1
         self._check_done()
 
     def waiting_for(self) -> list[int]:

@@ -9,6 +9,7 @@ A partner may be a round ahead; its frame then waits until this rank gets there.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from ringwide.protocol.instruction import Combine, Finish, Keep, Script, Send
@@ -44,9 +45,10 @@ class DoublingSchedule:
         ]
         self.departure = (Send(*swaps[0]),) if outsider is None and swaps else () if swaps else ending
 
-    def find(self, hop: int) -> int:
-        """Which stop this hop is; -1: none of ours."""
-        return next((index for index, stop in enumerate(self.stops) if stop.hop == hop), -1)
+    @cached_property
+    def positions(self) -> dict[tuple[int, int], int]:
+        """Which stop an arrival with this hop, from this peer, is."""
+        return {(stop.hop, stop.peer): position for position, stop in enumerate(self.stops)}
 
 
 class DoublingMachine:
@@ -69,8 +71,7 @@ class DoublingMachine:
     def expects(self, peer: int, segment: int, hop: int) -> bool:
         if segment >= len(self._position):
             return False
-        stop = self._schedule.find(hop)
-        return stop >= self._position[segment] and self._schedule.stops[stop].peer == peer
+        return self._schedule.positions.get((hop, peer), -1) >= self._position[segment]
 
     def combines(self, hop: int) -> bool:
         return hop != self._schedule.last_hop

@@ -60,9 +60,10 @@ def differences(dialer: Hello, listener: Hello) -> Difference | None:
 
 
 def _different_line(dialer: list[str], listener: list[str]) -> Difference:
-    pairs = enumerate(zip(dialer, listener, strict=False))
-    rank, (one, other) = next((rank, pair) for rank, pair in pairs if pair[0] != pair[1])
-    return Difference(f"address of rank {rank} in the peers file", one, other)
+    for rank, (one, other) in enumerate(zip(dialer, listener, strict=False)):
+        if one != other:
+            return Difference(f"address of rank {rank} in the peers file", one, other)
+    return Difference("number of lines in the peers file", len(dialer), len(listener))
 
 
 def check_prefix(first_bytes: bytes) -> Difference | None:

@@ -21,8 +21,9 @@ class Layout:
     """Of each segment: its first element, and the element after its last."""
 
     def __post_init__(self) -> None:
-        largest_chunk_bytes = -(-self.count // self.chunks) * self.itemsize
-        pieces = max(1, -(-largest_chunk_bytes // self.segment_bytes))
+        largest_chunk = -(-self.count // self.chunks)
+        segment = max(1, self.segment_bytes // self.itemsize)  # in whole elements: none lies in two segments
+        pieces = max(1, -(-largest_chunk // segment))
         object.__setattr__(self, "segments_per_chunk", pieces)
         object.__setattr__(self, "bounds", tuple(self._bounds(pieces)))
 
