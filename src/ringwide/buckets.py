@@ -18,14 +18,20 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ringwide.collective.operation import Array, Numbers
+from ringwide.collective.operation import Array, Combiner, Numbers
 from ringwide.collective.plan import BucketShape
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 DTYPES = FLOATS + INTEGERS
 HALVES = ("float16", "bfloat16")
-_UFUNCS = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
+_UFUNCS: dict[str, Combiner] = {
+    "sum": np.add,
+    "mean": np.add,
+    "min": lambda left, right, out: np.minimum(left, right, out=out),  # numpy deprecates these two without `out=`
+    "max": lambda left, right, out: np.maximum(left, right, out=out),
+    "prod": np.multiply,
+}
 OPERATIONS = tuple(_UFUNCS)
 _TOO_SMALL_TO_SHELVE_BYTES = 128 * 1024
 """Below this the allocator is faster than looking for a free bucket."""

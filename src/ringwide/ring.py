@@ -278,12 +278,7 @@ class Ring:
             raise StartTimeout(rank=self.rank, missing=["ranks that wait for others"], seconds=timeout) from error
 
     def _bulk_lanes(self, peer: int) -> int:
-        """Bulk goes to the neighbours on the ring, or to the partners of recursive doubling if that is all there is."""
-        distance = (peer - self.rank) % self.size
-        neighbours = distance in (1, self.size - 1)
-        core = 1 << (self.size.bit_length() - 1)
-        partners = (peer ^ self.rank).bit_count() == 1 or abs(peer - self.rank) == core
-        return self.config.lanes if neighbours or (self.config.algorithm == "doubling" and partners) else 0
+        return self.config.lanes if self._planner.exchanges_bulk(peer) else 0
 
     def _peers_in_common(self) -> str:
         text = "\n".join(map(str, self._addresses))

@@ -81,7 +81,7 @@ class Dispatcher:
         self._line: deque[Collective] = deque()  # those with bulk, in order; only the first one has begun
         self._early: dict[int, list[tuple[int, Header, bytes]]] = {}
         self._early_bytes = 0
-        self._blocked: set[LaneLike] = set()
+        self._blocked: dict[LaneLike, None] = {}  # in the order in which they stopped, so that a replay is exact
         self._departed: dict[int, int] = {}  # who said goodbye -> the last collective it has finished
         self._ticking = False
         self.over: RingwideError | None = None  # why nothing can be started any more
@@ -142,9 +142,6 @@ class Dispatcher:
         """Let the first of those with bulk begin."""
         if self._line and not self._line[0].begun:
             self._begin(self._line[0])
-            blocked, self._blocked = self._blocked, set()
-            for lane in blocked:
-                lane.resume()
 
     def _begin(self, collective: Collective) -> None:
         collective.begun = True
@@ -160,7 +157,7 @@ class Dispatcher:
 
     def _resume_lanes(self) -> None:
         """Even when a small collective begins: a peer that disagrees may have sent bulk for it, and nothing else."""
-        blocked, self._blocked = self._blocked, set()
+        blocked, self._blocked = self._blocked, {}
         for lane in blocked:
             lane.resume()
 
@@ -195,7 +192,7 @@ class Dispatcher:
         if collective is None and header.collective < self._next:
             return lane.scratch(header.payload_bytes)  # of a collective that is over here: nobody needs it
         if collective is None or not collective.begun:
-            self._blocked.add(lane)
+            self._blocked[lane] = None
             return None
         if header.fingerprint != collective.plan.fingerprint:
             return lane.scratch(header.payload_bytes)  # disputed when it has arrived

@@ -88,6 +88,15 @@ class Planner:
             return self._algorithm
         return "doubling" if nbytes <= self._doubling_bytes else "ring"
 
+    def exchanges_bulk(self, peer: int) -> bool:
+        """Bulk goes to the neighbours on the ring, and to the partners of recursive doubling where it carries bulk."""
+        if abs(peer - self._rank) in (1, self._size - 1):
+            return True
+        doubles = self._algorithm == "doubling" or (
+            self._algorithm == "auto" and self._doubling_bytes > self._express_bytes
+        )
+        return doubles and any(stop.peer == peer for stop in self._doubling_schedule.stops)
+
     def plan(self, request: Request) -> Plan:
         parts = [self._part(request, bucket) for bucket in request.buckets]
         if request.kind in (Kind.BROADCAST, Kind.BARRIER):

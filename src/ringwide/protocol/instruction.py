@@ -44,7 +44,7 @@ class Machine(Protocol):
 
     @property
     def overwrites_sent(self) -> bool:
-        """Values may change after they were handed out for sending: the sender must copy what it cannot send at once."""
+        """Values may change after they were handed out: the sender must copy what it cannot send at once."""
         ...
 
     def begin(self) -> Iterable[tuple[int, Script]]:

@@ -1,0 +1,12 @@
+"""Many ranks of the real machines on a virtual clock: one seed is one life of a ring, the same at every replay.
+
+Real here: `Dispatcher`, `Operation`, `Planner`, every protocol machine and the `FrameReader`. Simulated: time, chance,
+the connections between ranks, and the people who call. No asyncio, no sockets, no real time.
+
+    outcome = simulate(seed=7)
+    assert not outcome.problems
+"""
+
+from ringwide.simulator.life import Outcome, simulate
+
+__all__ = ["Outcome", "simulate"]

@@ -1,0 +1,236 @@
+"""One life of a ring: ranks that call, a fault that strikes, and what must be true of everything that they get."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from random import Random
+
+import numpy as np
+
+from ringwide.collective.dispatch import Collective, Dispatcher
+from ringwide.collective.plan import Kind, Planner
+from ringwide.errors import CollectiveAborted, CollectiveMismatch, PeerLeft, PeerLost, RingwideError
+from ringwide.simulator.memory import Material, Memory, bits
+from ringwide.simulator.network import Network, VirtualClock
+from ringwide.simulator.scenario import Call, FaultKind, Scenario, scenario_of
+
+TIMEOUT_SECONDS = 5.0
+"""Far longer than any simulated way or wait: a collective that times out has stalled."""
+_LEAVE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a seed."""
+
+    seed: int
+    scenario: Scenario
+    problems: tuple[str, ...]
+    events: int
+    digest: str  # of everything that happened on the network, and when
+    results: str  # of the numbers alone, which do not depend on time
+
+
+def simulate(seed: int, *, timing: int = 0) -> Outcome:
+    """Live one life. Another `timing` gives the same ring, calls and fault other delays."""
+    life = Life(seed, timing)
+    events = life.run()
+    results = blake2b(repr(sorted(life.results.items())).encode(), digest_size=8)
+    return Outcome(
+        seed=seed,
+        scenario=life.scenario,
+        problems=tuple(life.problems),
+        events=events,
+        digest=blake2b(life.network.log, digest_size=8).hexdigest(),
+        results=results.hexdigest(),
+    )
+
+
+class RankClock:
+    """A rank's view of the clock: nothing happens to the dead."""
+
+    def __init__(self, clock: VirtualClock, rank: "Rank") -> None:
+        self._clock, self._rank = clock, rank
+
+    def time(self) -> float:
+        return self._clock.time()
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> None:
+        self._clock.call_later(delay, lambda: self._rank.alive and callback())
+
+
+class Rank:
+    """One rank and its caller, who makes one call after the other, and leaves when all have ended."""
+
+    def __init__(self, life: "Life", rank: int) -> None:
+        scenario = life.scenario
+        self.rank, self.alive, self.left = rank, True, False
+        self.endings: dict[int, RingwideError | None] = {}
+        self.gave_up_on: int | None = None
+        self.calls = scenario.calls_of(rank)
+        self._life, self._network = life, life.network
+        self._clock = RankClock(life.network.clock, self)
+        self._open: dict[int, tuple[Collective, Memory]] = {}
+        self.dispatcher = Dispatcher(
+            rank=rank, links=life.network.links[rank], clock=self._clock, timeout_seconds=TIMEOUT_SECONDS
+        )
+
+    # -- calling
+
+    def call_later(self, index: int) -> None:
+        if index < len(self.calls):
+            pause = self._life.scenario.weather.pause * self._network.chance()
+            self._clock.call_later(pause, lambda: self._call(index))
+
+    def _call(self, index: int) -> None:
+        call = self.calls[index]
+        memory = Memory(self._life.material(index, call), self.rank, apart=self._network.chance() < 0.5)
+        try:
+            plan = self._life.planners[self.rank].plan(call.request())
+            collective = self.dispatcher.submit(plan, memory.numbers, lambda error: self._ended(index, memory, error))
+        except RingwideError as error:
+            self._ended(index, memory, error)
+        else:
+            if index not in self.endings:
+                self._open[index] = collective, memory
+            self._life.maybe_strike(self, index)
+        if not call.awaited:
+            self.call_later(index + 1)
+
+    def _ended(self, index: int, memory: Memory, error: RingwideError | None) -> None:
+        if index in self.endings:
+            self._life.report(f"rank {self.rank}: call {index} ended twice")
+        self.endings[index] = error
+        self._open.pop(index, None)
+        self._life.check_ending(self.rank, index, memory, error)
+        memory.spoil()
+        if self.calls[index].awaited:
+            self.call_later(index + 1)
+        if len(self.endings) == len(self.calls):
+            self._clock.call_later(self._life.scenario.weather.pause * self._network.chance(), self.leave)
+
+    # -- what may strike
+
+    def give_up(self, index: int) -> None:
+        if index in self._open:
+            collective, memory = self._open[index]
+            self.gave_up_on = index
+            self.dispatcher.abort(collective, "its caller was cancelled")
+            self._ended(index, memory, None)
+
+    def die(self, *, abrupt: bool) -> None:
+        if not self.left:
+            self.alive = False
+            for lane in self._network.lanes_of(self.rank):
+                lane.close(abrupt=abrupt)
+
+    def leave(self) -> None:
+        self.left = True
+        self.dispatcher.say_goodbye("it is done")
+        for lane in self._network.lanes_of(self.rank):
+            lane.finish()
+        self._network.clock.call_later(_LEAVE_SECONDS, self._hang_up)
+
+    def _hang_up(self) -> None:
+        for lane in self._network.lanes_of(self.rank):
+            lane.close()
+
+
+class Life:
+    """All ranks, the network between them, and everything that was wrong."""
+
+    def __init__(self, seed: int, timing: int) -> None:
+        self.scenario = scenario_of(seed)
+        self.problems: list[str] = []
+        self.results: dict[tuple[int, int], bytes] = {}
+        self.planners = [_planner(self.scenario, rank) for rank in range(self.scenario.size)]
+        self.network = Network(self.scenario, self.planners, Random(f"{seed} {timing}"))
+        self.ranks = [Rank(self, rank) for rank in range(self.scenario.size)]
+        self.network.dispatchers = [rank.dispatcher for rank in self.ranks]
+        self._seed = seed
+        self._materials: dict[tuple[int, Call], Material] = {}
+
+    def run(self) -> int:
+        for rank in self.ranks:
+            rank.call_later(0)
+        try:
+            events = self.network.clock.run()
+        except Exception as error:  # whatever a rank raises out of an event is a finding, not an accident
+            self.report(f"{type(error).__name__}: {error}")
+            return 0
+        for rank in self.ranks:
+            if rank.alive:
+                self._check_rank(rank)
+        return events
+
+    def material(self, index: int, call: Call) -> Material:
+        key = index, call
+        if key not in self._materials:
+            self._materials[key] = Material(call, self.scenario.size, [self._seed, index])
+        return self._materials[key]
+
+    def maybe_strike(self, rank: Rank, index: int) -> None:
+        fault = self.scenario.fault
+        if (rank.rank, index) != (fault.rank, fault.call):
+            return
+        if fault.kind is FaultKind.ABORT:
+            self.network.clock.call_later(fault.delay, lambda: rank.give_up(index))
+        elif fault.kind is FaultKind.KILL:
+            self.network.clock.call_later(fault.delay, lambda: rank.die(abrupt=fault.abrupt))
+
+    # -- what must be true
+
+    def report(self, problem: str) -> None:
+        self.problems.append(problem)
+
+    def check_ending(self, rank: int, index: int, memory: Memory, error: RingwideError | None) -> None:
+        gave_up = self.ranks[rank].gave_up_on == index
+        if error is None and not gave_up:
+            self._check_numbers(rank, index, memory)
+        elif not memory.is_intact():
+            self.report(f"rank {rank}: call {index} failed and changed its input")
+
+    def _check_numbers(self, rank: int, index: int, memory: Memory) -> None:
+        results = memory.results()
+        for bucket, (got, expected) in enumerate(results):
+            if expected is not None and not np.array_equal(got, expected):
+                self.report(f"rank {rank}: call {index}, bucket {bucket} is {got}, must be {expected}")
+        if not results:
+            return
+        whose = rank if self.scenario.calls[index].kind is Kind.REDUCE_SCATTER else -1
+        ours = bits(results)
+        if self.results.setdefault((index, whose), ours) != ours:
+            self.report(f"rank {rank}: call {index} has other bits than on another rank")
+
+    def _check_rank(self, rank: Rank) -> None:
+        if rank.dispatcher.has_open_work():
+            self.report(f"rank {rank.rank} still has open work")
+        for index in range(len(rank.calls)):
+            if index not in rank.endings:
+                self.report(f"rank {rank.rank}: call {index} never ended")
+            elif not self._allowed(rank, index, rank.endings[index]):
+                self.report(f"rank {rank.rank}: call {index} ended with {rank.endings[index]!r}")
+
+    def _allowed(self, rank: Rank, index: int, error: RingwideError | None) -> bool:
+        fault = self.scenario.fault
+        match fault.kind:
+            case FaultKind.MISMATCH if index == fault.call:
+                return isinstance(error, CollectiveMismatch)
+            case FaultKind.ABORT if index == fault.call:
+                return error is None or isinstance(error, CollectiveAborted)
+            case FaultKind.KILL:
+                return error is None or isinstance(error, PeerLost)
+            case FaultKind.LEAVE if index > fault.call:
+                return isinstance(error, PeerLeft)
+        return error is None
+
+
+def _planner(scenario: Scenario, rank: int) -> Planner:
+    return Planner(
+        rank=rank,
+        size=scenario.size,
+        segment_bytes=scenario.segment_bytes,
+        algorithm=scenario.algorithm,
+        doubling_bytes=scenario.doubling_bytes,
+        express_bytes=scenario.express_bytes,
+    )
