@@ -33,6 +33,8 @@ _UFUNCS: dict[str, Combiner] = {
     "prod": np.multiply,
 }
 OPERATIONS = tuple(_UFUNCS)
+_quietly = np.errstate(all="ignore")
+"""Infinity and NaN are results like others. A warning would end the connection wherever warnings are errors."""
 _TOO_SMALL_TO_SHELVE_BYTES = 128 * 1024
 """Below this the allocator is faster than looking for a free bucket."""
 
@@ -79,7 +81,7 @@ class ArrayLeaf:
     def __init__(self, array: Array, name: str) -> None:
         self.dtype, self.shape = array.dtype.name, array.shape
         if self.dtype not in DTYPES or not array.dtype.isnative:
-            raise TypeError(f"{name} has dtype {array.dtype!r}; ringwide carries {', '.join(DTYPES)}")
+            raise TypeError(f"{name} has dtype {array.dtype}; ringwide carries {', '.join(DTYPES)}")
         self._array = array
 
     def require_writable(self, name: str) -> None:
@@ -94,9 +96,11 @@ class ArrayLeaf:
     def load(self, flat: Array) -> None:
         flat.reshape(self.shape)[...] = self._array
 
+    @_quietly
     def store(self, flat: Array) -> None:
         np.copyto(self._array, flat.reshape(self.shape), casting="same_kind")
 
+    @_quietly
     def like(self, flat: Array, shape: tuple[int, ...]) -> Array:
         return flat.astype(self._array.dtype, copy=False).reshape(shape)
 
@@ -248,8 +252,8 @@ def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Ari
     if dtype == "bfloat16" and half_precision == "native":
         return _native_bfloat16(op, size)
     carrier = np.dtype("float32" if dtype in HALVES and half_precision == "float32" else dtype)
-    finish = None if op != "mean" else lambda total: np.divide(total, total.dtype.type(size), out=total)
-    return Arithmetic(carrier, _UFUNCS[op], finish)
+    finish = None if op != "mean" else _quietly(lambda total: np.divide(total, total.dtype.type(size), out=total))
+    return Arithmetic(carrier, _quietly(_UFUNCS[op]) if dtype in FLOATS else _UFUNCS[op], finish)
 
 
 def _native_bfloat16(op: str, size: int) -> Arithmetic:
