@@ -1,0 +1,108 @@
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ringwide.errors import RemoteProtocolError
+from ringwide.protocol.frame import (
+    HEADER_BYTES,
+    MAGIC,
+    NEWS_LIMIT_BYTES,
+    VERSION,
+    Kind,
+    news,
+    pack_data,
+    unpack,
+)
+
+LIMIT = 1 << 20
+
+
+def unsigned(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(0, 2**bits - 1)
+
+
+data_fields = st.fixed_dictionaries(
+    {
+        "bucket": unsigned(8),
+        "hop": unsigned(16),
+        "epoch": unsigned(32),
+        "segment": unsigned(32),
+        "collective": unsigned(64),
+        "fingerprint": unsigned(64),
+        "payload_bytes": st.integers(0, LIMIT),
+    }
+)
+
+
+@given(data_fields)
+def test_a_header_of_numbers_comes_back_as_it_was(fields: dict[str, int]) -> None:
+    packed = pack_data(**fields)
+    assert len(packed) == HEADER_BYTES
+    header = unpack(packed, limit_bytes=LIMIT)
+    assert (header.magic, header.version, header.kind, header.codec) == (MAGIC, VERSION, Kind.DATA, 0)
+    assert {name: getattr(header, name) for name in fields} == fields
+
+
+@given(st.binary(max_size=60), data_fields)
+def test_a_header_is_read_at_its_offset(before: bytes, fields: dict[str, int]) -> None:
+    packed = pack_data(**fields)
+    assert unpack(before + packed, len(before), limit_bytes=LIMIT) == unpack(packed, limit_bytes=LIMIT)
+
+
+@given(st.sampled_from(Kind), st.text(max_size=3000), unsigned(64), unsigned(64), unsigned(32))
+@example(Kind.ABORT, "é" * NEWS_LIMIT_BYTES, 1, 2, 3)
+def test_news_come_back_as_they_were(kind: Kind, text: str, collective: int, fingerprint: int, epoch: int) -> None:
+    frame = news(kind, text, collective=collective, fingerprint=fingerprint, epoch=epoch)
+    header = unpack(frame, limit_bytes=LIMIT)
+    assert (header.kind, header.collective, header.fingerprint, header.epoch) == (kind, collective, fingerprint, epoch)
+    assert frame[HEADER_BYTES:] == text.encode()[:NEWS_LIMIT_BYTES]
+    assert header.payload_bytes == len(frame) - HEADER_BYTES
+
+
+@given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES))
+def test_garbage_is_a_header_or_a_protocol_error(garbage: bytes) -> None:
+    assert_sane_or_refused(garbage)
+
+
+@given(data_fields, st.integers(0, HEADER_BYTES - 1), st.integers(0, 255))
+def test_one_wrong_byte_is_a_header_or_a_protocol_error(fields: dict[str, int], at: int, byte: int) -> None:
+    packed = bytearray(pack_data(**fields))
+    packed[at] = byte
+    assert_sane_or_refused(bytes(packed))
+
+
+def assert_sane_or_refused(data: bytes) -> None:
+    try:
+        header = unpack(data, limit_bytes=LIMIT)
+    except RemoteProtocolError:
+        return
+    assert (header.magic, header.version, header.codec) == (MAGIC, VERSION, 0)
+    assert header.kind in set(Kind)
+    assert header.payload_bytes <= (LIMIT if header.kind == Kind.DATA else NEWS_LIMIT_BYTES)
+
+
+GOOD = pack_data(bucket=0, hop=1, epoch=0, segment=0, collective=1, fingerprint=5, payload_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("offset", "wrong", "message"),
+    [
+        (0, b"GE", "not a ringwide frame"),
+        (2, bytes([VERSION + 1]), f"protocol version {VERSION + 1}, this is version {VERSION}"),
+        (3, b"\x00", "unknown kind of frame: 0"),
+        (4, b"\x07", "unknown codec number: 7"),
+        (32, (101).to_bytes(4, "little"), "claims 101 bytes, at most 100"),
+    ],
+)
+def test_a_wrong_field_is_named(offset: int, wrong: bytes, message: str) -> None:
+    unpack(GOOD, limit_bytes=100)
+    with pytest.raises(RemoteProtocolError, match=message):
+        unpack(GOOD[:offset] + wrong + GOOD[offset + len(wrong) :], limit_bytes=100)
+
+
+def test_words_have_a_limit_of_their_own() -> None:
+    too_long = NEWS_LIMIT_BYTES + 1
+    frame = bytearray(news(Kind.LOST, "x"))
+    frame[32:36] = too_long.to_bytes(4, "little")
+    with pytest.raises(RemoteProtocolError, match=f"at most {NEWS_LIMIT_BYTES}"):
+        unpack(frame, limit_bytes=2 * too_long)

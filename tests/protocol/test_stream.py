@@ -1,0 +1,153 @@
+"""The promise: any split of the stream gives the same frames, and garbage gives `RemoteProtocolError`, nothing else."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringwide.errors import RemoteProtocolError
+from ringwide.protocol.frame import HEADER_BYTES, Header, Kind, news, pack_data
+from ringwide.protocol.stream import FrameReader
+
+LIMIT = 300
+
+
+class Receiver:
+    """Feeds a reader piece by piece, as a socket would. Every landing is refused `refusals` times first."""
+
+    def __init__(self, *, staging_bytes: int, refusals: int = 0) -> None:
+        self.frames: list[tuple[Header, bytes]] = []
+        self.landings = 0
+        self._refusals, self._refused = refusals, 0
+        self.reader = FrameReader(
+            landing=self._landing, arrived=self._arrived, limit_bytes=LIMIT, staging_bytes=staging_bytes
+        )
+
+    def _landing(self, header: Header) -> memoryview | None:
+        if self._refused < self._refusals:
+            self._refused += 1
+            return None
+        self._refused = 0
+        self.landings += 1
+        return memoryview(bytearray(header.payload_bytes))
+
+    def _arrived(self, header: Header, payload: memoryview) -> None:
+        self.frames.append((header, bytes(payload)))
+
+    def feed(self, data: bytes) -> None:
+        """Everything the kernel has; a blocked reader is asked to try again until it takes it."""
+        while data:
+            room = self.reader.room()
+            assert bool(room) != self.reader.blocked
+            if not room:
+                self.reader.retry()
+                continue
+            assert all(len(place) > 0 for place in room)
+            count = self._fill(room, data)
+            data = data[count:]
+            self.reader.received(count)
+        while self.reader.blocked:
+            self.reader.retry()
+
+    @staticmethod
+    def _fill(room: Iterable[memoryview], data: bytes) -> int:
+        count = 0
+        for place in room:
+            piece = data[count : count + len(place)]
+            place[: len(piece)] = piece
+            count += len(piece)
+        return count
+
+
+def data_frame(payload: bytes, segment: int) -> bytes:
+    return (
+        pack_data(bucket=0, hop=1, epoch=0, segment=segment, collective=1, fingerprint=9, payload_bytes=len(payload))
+        + payload
+    )
+
+
+frames = st.lists(
+    st.one_of(
+        st.builds(data_frame, st.binary(max_size=LIMIT), st.integers(0, 9)),
+        st.builds(lambda text: news(Kind.ABORT, text), st.text(max_size=80)),
+    ),
+    max_size=8,
+)
+staging_sizes = st.sampled_from([0, HEADER_BYTES, HEADER_BYTES + 1, HEADER_BYTES + 60, 4096])
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[first:last] for first, last in pairwise(edges)]
+
+
+@given(frames, st.lists(st.integers(0, 10_000), max_size=40), staging_sizes, st.integers(0, 2))
+def test_any_split_gives_the_same_frames(sent: list[bytes], cuts: list[int], staging_bytes: int, refusals: int) -> None:
+    receiver = Receiver(staging_bytes=staging_bytes, refusals=refusals)
+    for piece in pieces(b"".join(sent), cuts):
+        receiver.feed(piece)
+    assert [payload for _, payload in receiver.frames] == [frame[HEADER_BYTES:] for frame in sent]
+    assert [header.payload_bytes for header, _ in receiver.frames] == [len(frame) - HEADER_BYTES for frame in sent]
+
+
+@given(frames, staging_sizes)
+def test_byte_by_byte_gives_the_same_frames_as_all_at_once(sent: list[bytes], staging_bytes: int) -> None:
+    one, other = Receiver(staging_bytes=staging_bytes), Receiver(staging_bytes=staging_bytes)
+    data = b"".join(sent)
+    one.feed(data)
+    for index in range(len(data)):
+        other.feed(data[index : index + 1])
+    assert one.frames == other.frames
+
+
+@given(st.binary(max_size=LIMIT), staging_sizes)
+def test_only_what_does_not_fit_the_staging_buffer_is_landed(payload: bytes, staging_bytes: int) -> None:
+    receiver = Receiver(staging_bytes=staging_bytes)
+    receiver.feed(data_frame(payload, 0))
+    assert receiver.landings == (len(payload) > max(0, staging_bytes - HEADER_BYTES))
+
+
+@given(frames, st.binary(min_size=HEADER_BYTES, max_size=200), st.lists(st.integers(0, 10_000), max_size=20))
+def test_garbage_after_good_frames_is_a_protocol_error_and_nothing_else(
+    sent: list[bytes], garbage: bytes, cuts: list[int]
+) -> None:
+    receiver = Receiver(staging_bytes=64)
+    try:
+        for piece in pieces(b"".join(sent) + b"\xff" + garbage, cuts):
+            receiver.feed(piece)
+    except RemoteProtocolError:
+        assert len(receiver.frames) == len(sent)
+    else:
+        pytest.fail("a frame that begins with ff was taken")
+
+
+@given(st.lists(st.binary(min_size=1, max_size=100), max_size=10), staging_sizes)
+def test_any_bytes_at_all_give_frames_or_a_protocol_error(chunks: list[bytes], staging_bytes: int) -> None:
+    receiver = Receiver(staging_bytes=staging_bytes)
+    try:
+        for chunk in chunks:
+            receiver.feed(chunk)
+    except RemoteProtocolError:
+        return
+
+
+def test_a_claim_beyond_the_limit_is_refused_before_anything_is_made_for_it() -> None:
+    receiver = Receiver(staging_bytes=0)
+    with pytest.raises(RemoteProtocolError, match=f"at most {LIMIT}"):
+        receiver.feed(data_frame(bytes(LIMIT + 1), 0))
+    assert receiver.landings == 0
+
+
+def test_a_blocked_reader_offers_no_room_and_loses_nothing() -> None:
+    receiver = Receiver(staging_bytes=0, refusals=1)
+    frame = data_frame(b"payload", 3)
+    room = receiver.reader.room()
+    room[0][:] = frame[:HEADER_BYTES]
+    receiver.reader.received(HEADER_BYTES)
+    assert receiver.reader.blocked
+    assert receiver.reader.room() == []
+    receiver.reader.retry()
+    receiver.feed(frame[HEADER_BYTES:])
+    assert [payload for _, payload in receiver.frames] == [b"payload"]
