@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, MAGIC, NEWS_LIMIT_BYTES, VERSION, Kind, pack_data
 from ringwide.protocol.handshake import (
+    RANKS_LIMIT,
     Difference,
     Hello,
     check_prefix,
@@ -25,7 +26,7 @@ settings = st.one_of(
 
 @st.composite
 def hellos(draw: st.DrawFn) -> Hello:
-    size = draw(st.integers(1, 2**16))
+    size = draw(st.integers(1, RANKS_LIMIT))
     return Hello(
         rank=draw(st.integers(0, size - 1)),
         size=size,
@@ -133,7 +134,7 @@ def test_fields_of_any_type_are_a_hello_or_a_protocol_error(fields: dict[str, An
         hello = read_hello(json.dumps(fields).encode())
     except RemoteProtocolError:
         return
-    assert 0 <= hello.rank < hello.size <= 2**16
+    assert 0 <= hello.rank < hello.size <= RANKS_LIMIT
 
 
 @given(json_values)
@@ -161,7 +162,7 @@ def test_what_an_attacker_might_try(payload: bytes) -> None:
         read_hello(payload)
 
 
-@pytest.mark.parametrize("change", [{"rank": -1}, {"rank": 2}, {"size": 2**16 + 1}, {"lane": -1}, {"rank": True}])
+@pytest.mark.parametrize("change", [{"rank": -1}, {"rank": 2}, {"size": RANKS_LIMIT + 1}, {"lane": -1}, {"rank": True}])
 def test_an_impossible_hello_is_refused(change: dict[str, Any]) -> None:
     fields = {"rank": 1, "size": 2, "lane": 0, "peers": "", "settings": {}} | change
     with pytest.raises(RemoteProtocolError):

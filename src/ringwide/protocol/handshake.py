@@ -12,6 +12,10 @@ from typing import Any
 from ringwide.errors import Disagreement, RemoteProtocolError
 from ringwide.protocol.frame import MAGIC, NEWS_LIMIT_BYTES, VERSION, Header, Kind, news, unpack
 
+RANKS_LIMIT = 2**15
+"""A segment of an all-reduce makes 2 (size - 1) hops, and the header has 16 bits for them."""
+LANES_LIMIT = 2**8
+
 Setting = str | int | float | bool | None
 
 
@@ -89,7 +93,7 @@ def read_hello(payload: bytes) -> Hello:
     settings = fields["settings"]
     if not all(isinstance(value, Setting) for value in settings.values()):
         raise RemoteProtocolError("a hello whose settings are not plain values")
-    if not 0 <= fields["rank"] < fields["size"] <= 2**16 or not 0 <= fields["lane"] <= 2**8:
+    if not 0 <= fields["rank"] < fields["size"] <= RANKS_LIMIT or not 0 <= fields["lane"] <= LANES_LIMIT:
         raise RemoteProtocolError("a hello with an impossible rank, size or lane")
     return Hello(**fields)
 

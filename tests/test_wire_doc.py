@@ -1,0 +1,68 @@
+"""`docs/wire.md` says what the code does: every table of it is compared."""
+
+import struct
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from ringwide.collective import dispatch
+from ringwide.protocol import frame, handshake
+from ringwide.transport.link import EXPRESS_BYTES
+
+WIRE = Path(__file__).parent.parent / "docs" / "wire.md"
+TYPES = {"B": "u8", "H": "u16", "I": "u32", "Q": "u64"}
+
+
+def table_under(heading: str, number: int = 0) -> list[list[str]]:
+    """The rows of a section's table, without its head."""
+    section = WIRE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    tables = [block.split("\n") for block in section.strip().split("\n\n") if block.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in tables[number][2:]]
+
+
+def test_the_header() -> None:
+    order, *codes = frame._LAYOUT.format
+    assert order == "<"
+    rows, offset = [], 0
+    for name, code in zip(frame.Header._fields, codes, strict=True):
+        width = struct.calcsize(order + code)
+        rows.append([str(offset), str(width), name, TYPES[code]])
+        offset += width
+    assert [row[:4] for row in table_under("The header")] == rows
+
+
+def test_magic_and_version() -> None:
+    meanings = {row[2]: row[4] for row in table_under("The header")}
+    packed = frame.news(frame.Kind.LOST, "")
+    assert meanings["magic"] == f"the letters `{packed[:2].decode()}`"
+    assert meanings["version"] == f"of this protocol: {packed[2]}"
+
+
+def test_the_kinds() -> None:
+    rows = [(row[0], int(row[1])) for row in table_under("The kinds")]
+    assert rows == [(kind.name, int(kind)) for kind in frame.Kind]
+
+
+@pytest.mark.parametrize(("number", "shape"), [(0, handshake.Hello), (1, handshake.Difference)])
+def test_the_handshake(number: int, shape: type) -> None:
+    assert [row[0] for row in table_under("The handshake", number)] == [field.name for field in fields(shape)]
+
+
+def test_a_hello_has_exactly_these_types() -> None:
+    hello = {"rank": 0, "size": 1, "lane": 0, "peers": "", "settings": {}}
+    types = {row[0]: row[1] for row in table_under("The handshake")}
+    assert types == {name: type(value).__name__ for name, value in hello.items()}
+    assert handshake.Hello(**hello) == handshake.read_hello(str(hello).replace("'", '"').encode())  # type: ignore[arg-type]
+
+
+def test_the_limits() -> None:
+    assert [int(row[1]) for row in table_under("Limits")] == [
+        frame.HEADER_BYTES,
+        frame.NEWS_LIMIT_BYTES,
+        EXPRESS_BYTES,
+        dispatch.WINDOW,
+        dispatch.EARLY_LIMIT_BYTES,
+        handshake.RANKS_LIMIT,
+        handshake.LANES_LIMIT,
+    ]
