@@ -79,7 +79,7 @@ class Dispatcher:
         self._next = 1
         self._open: dict[int, Collective] = {}
         self._line: deque[Collective] = deque()  # those with bulk, in order; only the first one has begun
-        self._early: dict[int, list[tuple[int, Header, bytes]]] = {}
+        self._early: dict[int, list[tuple[LaneLike, Header, bytearray]]] = {}
         self._early_bytes = 0
         self._blocked: dict[LaneLike, None] = {}  # in the order in which they stopped, so that a replay is exact
         self._departed: dict[int, int] = {}  # who said goodbye -> the last collective it has finished
@@ -148,10 +148,10 @@ class Dispatcher:
         for operation in collective.operations:
             operation.begin()
         early = self._take_early(collective.number) if self._early else ()
-        for peer, header, payload in early:
+        for lane, header, payload in early:
             if collective.number in self._open:
                 hear = self._hear_data if header.kind == DATA else self._hear_news
-                hear(peer, collective, header, memoryview(payload))
+                hear(lane, collective, header, memoryview(payload))
         if self._blocked:
             self._resume_lanes()
 
@@ -205,16 +205,16 @@ class Dispatcher:
         collective = self._open.get(header.collective)
         if header.kind == DATA:
             if collective is not None and collective.begun:
-                self._hear_data(lane.peer, collective, header, payload)
+                self._hear_data(lane, collective, header, payload)
             elif collective is not None or header.collective >= self._next:
-                self._keep_early(lane.peer, header, payload)
+                self._keep_early(lane, header, payload)
             # else: of a collective that is over here, and nobody needs it
         elif header.kind in (Kind.GOODBYE, Kind.LOST):
             self._hear_of_an_end(lane.peer, header, payload)
         elif collective is not None:
-            self._hear_news(lane.peer, collective, header, payload)
+            self._hear_news(lane, collective, header, payload)
         elif header.collective >= self._next:
-            self._keep_early(lane.peer, header, payload)
+            self._keep_early(lane, header, payload)
 
     def lost(self, lane: LaneLike, reason: Exception) -> None:
         """A lane has ended. Without a goodbye, so has the ring."""
@@ -245,19 +245,20 @@ class Dispatcher:
                 f"rank {peer} sent a frame of collective {header.collective}, here the next is {self._next}"
             )
 
-    def _hear_data(self, peer: int, collective: Collective, header: Header, payload: memoryview) -> None:
+    def _hear_data(self, lane: LaneLike, collective: Collective, header: Header, payload: memoryview) -> None:
         if header.fingerprint != collective.plan.fingerprint:
             self._dispute(collective)
             return
-        operation = self._operation_of(peer, collective, header)
-        operation.check(peer, header)
-        operation.arrived(header, payload)
+        operation = self._operation_of(lane.peer, collective, header)
+        operation.check(lane.peer, header)
+        operation.arrived(lane, header, payload)
 
-    def _hear_news(self, peer: int, collective: Collective, header: Header, payload: memoryview) -> None:
+    def _hear_news(self, lane: LaneLike, collective: Collective, header: Header, payload: memoryview) -> None:
         if header.kind == Kind.DISPUTE:
-            self._hear_dispute(peer, collective, header, payload)
+            self._hear_dispute(lane.peer, collective, header, payload)
             return
-        error = CollectiveAborted(number=collective.number, what=collective.plan.what, by=peer, reason=_words(payload))
+        plan, reason = collective.plan, _words(payload)
+        error = CollectiveAborted(number=collective.number, what=plan.what, by=lane.peer, reason=reason)
         self._end(collective, error)
 
     def _operation_of(self, peer: int, collective: Collective, header: Header) -> Operation:
@@ -267,13 +268,15 @@ class Dispatcher:
 
     # -- frames that are ahead of us
 
-    def _keep_early(self, peer: int, header: Header, payload: memoryview) -> None:
+    def _keep_early(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
         self._early_bytes += len(payload)
         if self._early_bytes > EARLY_LIMIT_BYTES:
-            raise RemoteProtocolError(f"rank {peer} is too far ahead: {self._early_bytes} bytes wait for our calls")
-        self._early.setdefault(header.collective, []).append((peer, header, bytes(payload)))
+            raise RemoteProtocolError(
+                f"rank {lane.peer} is too far ahead: {self._early_bytes} bytes wait for our calls"
+            )
+        self._early.setdefault(header.collective, []).append((lane, header, bytearray(payload)))
 
-    def _take_early(self, number: int) -> list[tuple[int, Header, bytes]]:
+    def _take_early(self, number: int) -> list[tuple[LaneLike, Header, bytearray]]:
         early = self._early.pop(number, [])
         self._early_bytes -= sum(len(payload) for _, _, payload in early)
         return early

@@ -9,13 +9,15 @@ import numpy.typing as npt
 from ringwide.collective.plan import Part
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header, pack_data
-from ringwide.protocol.instruction import Combine, Finish, Keep, Script, Send
+from ringwide.protocol.instruction import Combine, Finish, Keep, Relay, Script, Send
 
 Array = npt.NDArray[Any]
 Combiner = Callable[[Array, Array, Array], object]
 """combine(left, right, out)"""
 
 _NOTHING = memoryview(bytearray())
+RELAYED_LIMIT_BYTES = 32 * 1024 * 1024
+"""How much may wait to leave in memory beyond the two buckets."""
 
 
 class Numbers(NamedTuple):
@@ -41,6 +43,8 @@ class LaneLike(Protocol):
     def index(self) -> int: ...
 
     def scratch(self, nbytes: int) -> memoryview: ...
+
+    def renew_scratch(self) -> None: ...
 
     def resume(self) -> None: ...
 
@@ -122,14 +126,17 @@ class Operation:
             return memoryview(bytearray(header.payload_bytes))
         return lane.scratch(header.payload_bytes)
 
-    def arrived(self, header: Header, payload: memoryview) -> None:
+    def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
         self.progress += 1
         segment, hop = header.segment, header.hop
         script = self._machine.arrive(segment, hop)
         if not script:
             self._early[segment, hop] = memoryview(bytes(payload))
             return
+        unsent = self._unsent
         self._execute(script, segment, payload)
+        if self._unsent > unsent and isinstance(script[0], Relay):
+            lane.renew_scratch()  # the relayed payload waits there for its turn to leave
         if self._early:
             self._execute_early(segment)
         self._check_done()
@@ -151,8 +158,10 @@ class Operation:
                     self._combine(segment, payload, instruction.arrival_first)
                 case Keep():
                     self._keep(segment, payload)
-                case Send():
-                    self._send(segment, instruction)
+                case Send(hop, peer):
+                    self._send(segment, self._value(segment), hop, peer)
+                case Relay(hop, peer):
+                    self._relay(segment, payload, hop, peer)
                 case Finish():
                     self._finish(segment)
 
@@ -183,18 +192,31 @@ class Operation:
         if numbers.finish is not None:
             numbers.finish(numbers.work[first:last])
 
-    def _send(self, segment: int, instruction: Send) -> None:
-        payload = self._place(self._work_bytes if self._summed[segment] else self._own_bytes, segment)
+    def _relay(self, segment: int, payload: memoryview, hop: int, peer: int) -> None:
+        """Add our numbers to the sum where it has landed, in the cache. When many wait to leave, they wait in `work`."""
+        if self._unsent * len(payload) < RELAYED_LIMIT_BYTES:
+            first, last = self._bounds[segment]
+            arrival: Array = np.frombuffer(payload, dtype=self._numbers.work.dtype)
+            self._numbers.combine(arrival, self._numbers.ours[first:last], arrival)
+            self._send(segment, payload, hop, peer)
+        else:
+            self._combine(segment, payload, True)
+            self._send(segment, self._value(segment), hop, peer)
+
+    def _value(self, segment: int) -> memoryview:
+        return self._place(self._work_bytes if self._summed[segment] else self._own_bytes, segment)
+
+    def _send(self, segment: int, payload: memoryview, hop: int, peer: int) -> None:
         header = pack_data(
             bucket=self._bucket,
-            hop=instruction.hop,
+            hop=hop,
             epoch=self._epoch,
             segment=segment,
             collective=self._collective,
             fingerprint=self._fingerprint,
             payload_bytes=len(payload),
         )
-        link = self._links[instruction.peer]
+        link = self._links[peer]
         if self._express:
             link.send_express(header, payload)
             return

@@ -15,6 +15,13 @@ class Combine(NamedTuple):
     arrival_first: bool
 
 
+class Relay(NamedTuple):
+    """Send arrival + value on to a peer, and keep neither: a sum on its way round is not ours to store."""
+
+    hop: int
+    peer: int
+
+
 class Keep(NamedTuple):
     """Value := arrival."""
 
@@ -30,7 +37,7 @@ class Send(NamedTuple):
     peer: int
 
 
-Instruction = Combine | Keep | Finish | Send
+Instruction = Combine | Relay | Keep | Finish | Send
 Script = tuple[Instruction, ...]
 
 

@@ -17,7 +17,7 @@ Because all segments travel at the same time, every link is busy all the time, a
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ringwide.protocol.instruction import Combine, Finish, Keep, Script, Send
+from ringwide.protocol.instruction import Combine, Finish, Keep, Relay, Script, Send
 from ringwide.protocol.layout import Layout
 
 
@@ -72,7 +72,7 @@ class RingSchedule:
         if hop == 0:
             return onward
         if hop < self.adds_until:
-            return (Combine(True), *onward)
+            return (Relay(hop + 1, self.successor),)
         if hop == self.adds_until:
             return (Combine(True), Finish(), *onward)
         return (Keep(), *onward)
@@ -88,7 +88,7 @@ class RingSchedule:
 class RingMachine:
     """One rank's side of a collective on the ring."""
 
-    overwrites_sent = False  # a segment's total only comes back after its partial sum has left
+    overwrites_sent = False  # a segment's total only comes back after our own numbers have left
 
     def __init__(self, schedule: RingSchedule) -> None:
         self._schedule = schedule

@@ -210,6 +210,9 @@ class SimulatedLane:
             self._scratch = memoryview(bytearray(nbytes))
         return self._scratch[:nbytes]
 
+    def renew_scratch(self) -> None:
+        self._scratch = memoryview(b"")
+
     def _landing(self, header: Header) -> memoryview | None:
         return self._network.dispatchers[self.rank].landing(self, header)
 

@@ -206,10 +206,14 @@ class Lane:
         self._watch_readable(not (self.closed or self._reader.blocked))
 
     def scratch(self, nbytes: int) -> memoryview:
-        """Memory for one payload that is used up when it has arrived. Always the same, so it stays in the cache."""
+        """Memory for the payload that comes next. Nearly always the same, so it stays in the cache."""
         if len(self._scratch) < nbytes:
             self._scratch = memoryview(bytearray(nbytes))
         return self._scratch[:nbytes]
+
+    def renew_scratch(self) -> None:
+        """The payload in the scratch is still needed: the next one gets other memory."""
+        self._scratch = memoryview(b"")
 
     def _watch_readable(self, wanted: bool) -> None:
         if wanted and not self._reading:
