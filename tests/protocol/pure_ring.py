@@ -4,7 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from ringwide.protocol.instruction import Combine, Finish, Keep, Machine, Script, Send
+from ringwide.protocol.instruction import Combine, Finish, Keep, Machine, Relay, Script, Send
 
 Term = tuple[object, ...]
 
@@ -95,10 +95,15 @@ class PureRing:
                     values[segment] = arrival
                 case Finish():
                     values[segment] = total(values[segment])
+                case Relay(hop, peer):
+                    self._send(rank, peer, segment, hop, plus(arrival, values[segment]))
                 case Send(hop, peer):
-                    assert (rank, peer, segment, hop) not in self.sent, "sent twice"
-                    self.sent.add((rank, peer, segment, hop))
-                    self._under_way[rank, peer, segment].append((hop, values[segment]))
+                    self._send(rank, peer, segment, hop, values[segment])
+
+    def _send(self, rank: int, peer: int, segment: int, hop: int, term: Term) -> None:
+        assert (rank, peer, segment, hop) not in self.sent, "sent twice"
+        self.sent.add((rank, peer, segment, hop))
+        self._under_way[rank, peer, segment].append((hop, term))
 
 
 def expected_at_the_start(machines: Sequence[Machine], *, segments: int) -> set[tuple[int, int, int, int]]:

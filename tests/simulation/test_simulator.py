@@ -34,6 +34,13 @@ def test_time_changes_the_order_of_events_but_no_bit_of_a_result() -> None:
         assert one.results == other.results, f"seed {seed}"
 
 
+def test_sums_that_cannot_wait_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many segments queued, partial sums wait in the bucket; small simulated buckets never get that far."""
+    monkeypatch.setattr("ringwide.collective.operation.RELAYED_LIMIT_BYTES", 10)
+    failures = [outcome for outcome in map(simulate, range(300)) if outcome.problems]
+    assert not failures, "\n".join(map(described, failures))
+
+
 def test_every_size_and_every_fault_comes_up() -> None:
     scenarios = [scenario_of(seed) for seed in range(SEEDS)]
     assert {scenario.size for scenario in scenarios} == set(range(2, 17))
