@@ -1,17 +1,24 @@
-"""`python -m bench [allreduce]`: see `python -m bench --help`."""
+"""`python -m bench [allreduce | memory | startup]`: see `python -m bench --help`."""
 
 import argparse
 import sys
 
-from bench import allreduce
+from bench import allreduce, memory, startup
+
+COMMANDS = {
+    "allreduce": (allreduce, "all-reduce beside gloo, interleaved (the default)"),
+    "memory": (memory, "what a large all-reduce adds to a process"),
+    "startup": (startup, "importing the package, asking for help"),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure ringwide beside its peers.")
     commands = parser.add_subparsers(dest="command", required=True)
-    allreduce.add_arguments(commands.add_parser("allreduce", help="all-reduce beside gloo, interleaved"))
+    for name, (module, summary) in COMMANDS.items():
+        module.add_arguments(commands.add_parser(name, help=summary))
     options = parser.parse_args(sys.argv[1:] or ["allreduce"])
-    {"allreduce": allreduce.run}[options.command](options)
+    COMMANDS[options.command][0].run(options)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", default="2,4,8", help="numbers of ranks, separated by commas (default: %(default)s)")
     parser.add_argument("--sizes", default=SIZES, help="bytes of the fp32 tensor (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="turns of each peer at each size (default: %(default)s)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a ring setting, may be repeated")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a ring setting, may be repeated"
+    )
     parser.add_argument("--asyncio", action="store_true", help="asyncio's own event loop instead of uvloop")
     parser.add_argument("--save", action="store_true", help="write bench/results/allreduce.json")
 
@@ -39,6 +41,23 @@ def run(options: argparse.Namespace) -> None:
         RESULTS.mkdir(exist_ok=True)
         report = {"machine": describe_machine(), "rounds": options.rounds, "cells": cells}
         (RESULTS / "allreduce.json").write_text(json.dumps(report, indent=1) + "\n")
+        print(f"\n{markdown(report)}")
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The table as the README shows it."""
+    rows = [
+        f"| {cell['ranks']} | {size_name(cell['bytes'])} | {cell['algorithm']} | {duration(cell['gloo_seconds'])} "
+        f"| {duration(cell['ringwide_seconds'])} | **{cell['ratio']:.2f}x** "
+        f"| {cell['ratio_quartiles'][0]:.2f} - {cell['ratio_quartiles'][1]:.2f} |"
+        for cell in report["cells"]
+    ]
+    heading = "| ranks | size | algorithm | gloo | ringwide | gloo / ringwide | quartiles |"
+    return "\n".join([heading, "| --: | --: | --- | --: | --: | --: | --- |", *rows])
+
+
+def size_name(nbytes: int) -> str:
+    return f"{nbytes // 2**20} MiB" if nbytes >= 2**20 else f"{nbytes // 2**10} KiB"
 
 
 def summary(cell: dict[str, Any]) -> dict[str, Any]:

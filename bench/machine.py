@@ -13,4 +13,6 @@ def describe_machine() -> str:
 
 def _processor() -> str:
     with open("/proc/cpuinfo") as lines:
-        return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown processor")
+        return next(
+            (line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown processor"
+        )

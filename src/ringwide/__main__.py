@@ -27,6 +27,8 @@ def parser() -> argparse.ArgumentParser:
     about = config.add_subparsers(required=True, metavar="WHAT")
     schema = about.add_parser("schema", help="print the JSON Schema of an experiment file")
     schema.set_defaults(command=_schema)
+    settings = about.add_parser("settings", help="print the settings of a ring as a table")
+    settings.set_defaults(command=_settings)
 
     one = commands.add_parser("node", help="be one node: check and measure a ring", description=node.DESCRIPTION)
     node.add_arguments(one)
@@ -46,6 +48,13 @@ def _schema(_: argparse.Namespace) -> int:
     from ringwide.experiment.config import ExperimentConfig
 
     print(json.dumps(ExperimentConfig.model_json_schema(), indent=2))
+    return 0
+
+
+def _settings(_: argparse.Namespace) -> int:
+    from ringwide.config import settings_table
+
+    print(settings_table())
     return 0
 
 

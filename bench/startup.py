@@ -1,0 +1,34 @@
+"""What it costs to start: `python -m bench startup`. Medians of fresh processes, beside an empty Python."""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+
+from bench.machine import describe_machine
+
+COMMANDS = {
+    "python -c pass": ["-c", "pass"],
+    "import ringwide": ["-c", "import ringwide"],
+    "import ringwide; ringwide.join": ["-c", "import ringwide; ringwide.join"],
+    "python -m ringwide --help": ["-m", "ringwide", "--help"],
+    "python -m ringwide run --help": ["-m", "ringwide", "run", "--help"],
+    "python -m ringwide.node --help": ["-m", "ringwide.node", "--help"],
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=11, help="processes for each line (default: %(default)s)")
+
+
+def run(options: argparse.Namespace) -> None:
+    print(describe_machine())
+    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    for _ in range(options.rounds):
+        for name, arguments in COMMANDS.items():
+            start = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+            times[name].append(time.perf_counter() - start)
+    for name, taken in times.items():
+        print(f"{name:<32} {statistics.median(taken):.3f} s")

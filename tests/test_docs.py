@@ -1,0 +1,45 @@
+"""What the documents say is true: the README's example runs as printed, its figures are those that were measured."""
+
+import asyncio
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.allreduce import markdown
+from ringwide.config import settings_table
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_every_setting_is_in_the_documents() -> None:
+    assert settings_table() in (ROOT / "docs" / "settings.md").read_text()
+
+
+def test_the_figures_are_those_of_the_last_saved_benchmark() -> None:
+    report = json.loads((ROOT / "bench" / "results" / "allreduce.json").read_text())
+    assert markdown(report) in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("document", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_links_lead_somewhere(document: str) -> None:
+    text = (ROOT / document).read_text()
+    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
+    assert [target for target in targets if not ((ROOT / document).parent / target).exists()] == []
+
+
+@pytest.mark.system
+async def test_the_example_runs_as_printed(tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "example.py").write_text(examples[0])
+    ranks = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "example.py", str(rank), cwd=tmp_path, stdout=asyncio.subprocess.PIPE
+        )
+        for rank in range(2)
+    ]
+    async with asyncio.timeout(60):
+        outputs = [(await process.communicate())[0].decode() for process in ranks]
+    assert outputs == ["rank 0 of 2: 0.5\n", "rank 1 of 2: 0.5\n"]
