@@ -60,7 +60,7 @@ class RankClock:
 
 
 class Rank:
-    """One rank and its caller, who makes one call after the other, and leaves when all have ended."""
+    """One rank and its caller, who makes one call after the other, and may leave when all have ended."""
 
     def __init__(self, life: "Life", rank: int) -> None:
         scenario = life.scenario
@@ -106,7 +106,7 @@ class Rank:
         memory.spoil()
         if self.calls[index].awaited:
             self.call_later(index + 1)
-        if len(self.endings) == len(self.calls):
+        if len(self.endings) == len(self.calls) and self._life.leaves(self.rank):
             self._clock.call_later(self._life.scenario.weather.pause * self._network.chance(), self.leave)
 
     # -- what may strike
@@ -178,12 +178,18 @@ class Life:
         elif fault.kind is FaultKind.KILL:
             self.network.clock.call_later(fault.delay, lambda: rank.die(abrupt=fault.abrupt))
 
+    def leaves(self, rank: int) -> bool:
+        fault = self.scenario.fault
+        return self.scenario.parting or (fault.kind is FaultKind.LEAVE and fault.rank == rank)
+
     # -- what must be true
 
     def report(self, problem: str) -> None:
         self.problems.append(problem)
 
     def check_ending(self, rank: int, index: int, memory: Memory, error: RingwideError | None) -> None:
+        if any(lane.owes(index + 1) for lane in self.network.lanes_of(rank)):
+            self.report(f"rank {rank}: call {index} ended, and its memory is still to be sent")
         gave_up = self.ranks[rank].gave_up_on == index
         if error is None and not gave_up:
             self._check_numbers(rank, index, memory)

@@ -169,6 +169,10 @@ class SimulatedLane:
             kept.append(parcel)
         self._queue = kept
 
+    def owes(self, collective: int) -> bool:
+        """Memory of this collective's caller is still to be read here."""
+        return any(parcel.owner is not None and parcel.collective == collective for parcel in self._queue)
+
     # -- receiving
 
     def _deliver(self, data: bytes) -> None:

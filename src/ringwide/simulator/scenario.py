@@ -14,7 +14,7 @@ ORDERED = "ordered"
 _REDUCTIONS = ("sum", "sum", "mean", "min", "max", "prod", ORDERED)
 _INTEGERS = ("int64", "int32", "uint8")
 _FLOATS = ("float64", "float32")
-_ODDS_OF_KINDS = (*[Kind.ALLREDUCE] * 6, Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.BROADCAST, Kind.BARRIER)
+_ODDS_OF_KINDS = (*[Kind.ALLREDUCE] * 4, Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.BROADCAST, Kind.BARRIER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ class Scenario:
     calls: tuple[Call, ...]
     fault: Fault
     weather: Weather
+    parting: bool  # ranks leave when their calls have ended
 
     def calls_of(self, rank: int) -> list[Call]:
         """What one rank calls."""
@@ -96,8 +97,9 @@ class Scenario:
 def scenario_of(seed: int) -> Scenario:
     """Draw everything from the seed. Small rings are the most frequent: they are the fastest to try."""
     chance = Random(seed)
-    size = 2 + int(15 * chance.random() ** 6)
+    size = 2 + int(15 * chance.random() ** 8)
     calls = tuple(_call(chance, size) for _ in range(chance.choice((1, 2, 2, 4))))
+    weather = _weather(chance)
     return Scenario(
         size=size,
         algorithm=chance.choice(("auto", "ring", "doubling")),
@@ -107,8 +109,9 @@ def scenario_of(seed: int) -> Scenario:
         staging_bytes=chance.choice((0, 60, 400)),
         lanes=chance.randint(1, 3),
         calls=calls,
-        fault=_fault(chance, size, calls),
-        weather=_weather(chance),
+        fault=_fault(chance, size, calls, weather),
+        weather=weather,
+        parting=chance.random() < 0.4,
     )
 
 
@@ -143,7 +146,7 @@ def _weather(chance: Random) -> Weather:
     )
 
 
-def _fault(chance: Random, size: int, calls: tuple[Call, ...]) -> Fault:
+def _fault(chance: Random, size: int, calls: tuple[Call, ...], weather: Weather) -> Fault:
     kind = chance.choice(tuple(FaultKind))
     call = chance.randrange(len(calls))
     other = _call(chance, size)
@@ -155,7 +158,7 @@ def _fault(chance: Random, size: int, calls: tuple[Call, ...]) -> Fault:
         kind=kind,
         rank=chance.randrange(size),
         call=call,
-        delay=chance.random() ** 2 * 0.05,
+        delay=chance.random() ** 2 * (2 * size * weather.latency + weather.pause),  # mostly while it is under way
         abrupt=chance.random() < 0.5,
         odd=odd if odd and not everyone else frozenset({chance.randrange(size)}),
         other=other,
