@@ -1,0 +1,150 @@
+"""What the simulator has found in the dispatcher, one small story each. Whole rings are in tests/simulation."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from ringwide.collective.dispatch import Dispatcher
+from ringwide.collective.operation import Numbers, Operation
+from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
+from ringwide.errors import CollectiveAborted, PeerLeft, PeerLost, RingwideError
+from ringwide.protocol import frame
+from ringwide.protocol.frame import HEADER_BYTES, Header
+
+SIZE, SEGMENT_BYTES, EXPRESS_BYTES = 3, 8, 16
+
+
+class StoppedClock:
+    def time(self) -> float:
+        return 0.0
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> None: ...
+
+
+class RecordingLink:
+    """The kernel takes the first `room` frames with an owner at once, and keeps the others waiting."""
+
+    def __init__(self, room: int = 0) -> None:
+        self.told: list[Header] = []
+        self.waiting: list[Operation] = []
+        self._room = room
+
+    def send_express(self, header: bytes, payload: memoryview) -> None: ...
+
+    def send_bulk(
+        self, header: bytes, payload: memoryview, *, stripe: int, owner: Operation | None, collective: int
+    ) -> None:
+        if owner is None:
+            return
+        if self._room > 0:
+            self._room -= 1
+            owner.sent()
+        else:
+            self.waiting.append(owner)
+
+    def tell(self, told: bytes) -> None:
+        self.told.append(frame.unpack(told, limit_bytes=0))
+
+    def forget(self, collective: int) -> None:
+        self.waiting.clear()
+
+
+class StillLane:
+    """A lane that does nothing but count how often it was resumed."""
+
+    def __init__(self, peer: int, index: int = 0) -> None:
+        self.peer, self.index, self.resumed = peer, index, 0
+
+    def scratch(self, nbytes: int) -> memoryview:
+        return memoryview(bytearray(nbytes))
+
+    def renew_scratch(self) -> None: ...
+
+    def resume(self) -> None:
+        self.resumed += 1
+
+
+class OneRank:
+    """Rank 0 of three, its links and what its calls ended with."""
+
+    def __init__(self, *, room: int = 0) -> None:
+        self.links = {peer: RecordingLink(room) for peer in range(1, SIZE)}
+        self.dispatcher = Dispatcher(rank=0, links=self.links, clock=StoppedClock(), timeout_seconds=1.0)
+        self.endings: list[RingwideError | None] = []
+        self._planner = Planner(
+            rank=0,
+            size=SIZE,
+            segment_bytes=SEGMENT_BYTES,
+            algorithm="auto",
+            doubling_bytes=0,
+            express_bytes=EXPRESS_BYTES,
+        )
+
+    def call(self, kind: Kind, count: int) -> Plan:
+        plan = self._planner.plan(Request(kind, "sum", (BucketShape("uint8", count, 1),)))
+        arrays = [np.ones(count, np.uint8), *[np.empty(0, np.uint8)] * (len(plan.parts) - 1)]
+        numbers = [Numbers(array, array, np.add) for array in arrays]
+        self.dispatcher.submit(plan, numbers, self.endings.append)
+        return plan
+
+    def hear(self, peer: int, told: bytes) -> None:
+        header = frame.unpack(told, limit_bytes=1 << 20)
+        self.dispatcher.arrived(StillLane(peer), header, memoryview(told)[HEADER_BYTES:])
+
+
+BULK, SMALL = 40, 1
+
+
+def test_a_root_is_not_done_when_only_its_first_segments_have_left() -> None:
+    rank = OneRank(room=1)
+    plan = rank.call(Kind.BROADCAST, BULK)
+    for peer in (2, 1):  # the round of empty frames that goes with every broadcast
+        hop = 0 if peer == 2 else 1
+        rank.hear(
+            peer,
+            frame.pack_data(
+                bucket=1, hop=hop, epoch=0, segment=0, collective=1, fingerprint=plan.fingerprint, payload_bytes=0
+            ),
+        )
+    assert rank.endings == []
+    for owner in list(rank.links[1].waiting):
+        owner.sent()
+    assert rank.endings == [None]
+
+
+def test_a_paused_lane_is_asked_again_when_a_small_collective_begins() -> None:
+    """The peer has bulk where we have a small call: only its frame tells us that we disagree."""
+    rank, lane = OneRank(), StillLane(peer=2, index=1)
+    bulk = frame.pack_data(bucket=0, hop=1, epoch=0, segment=0, collective=1, fingerprint=5, payload_bytes=8)
+    assert rank.dispatcher.landing(lane, frame.unpack(bulk, limit_bytes=SEGMENT_BYTES)) is None
+    rank.call(Kind.BARRIER, 0)
+    assert lane.resumed == 1
+
+
+def test_a_peer_that_is_lost_after_another_has_left_ends_what_is_open() -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, BULK)
+    rank.hear(1, frame.news(frame.Kind.GOODBYE, "it is done", collective=1))
+    assert rank.endings == []  # rank 1 has seen the end of it, so what we need is on its way
+    rank.dispatcher.lost(StillLane(2), ConnectionResetError("reset"))
+    (error,) = rank.endings
+    assert isinstance(error, PeerLost)
+    assert error.rank == 2
+
+
+def test_a_call_that_a_departed_peer_has_seen_the_end_of_still_hears_how_it_ended() -> None:
+    rank = OneRank()
+    rank.hear(1, frame.news(frame.Kind.ABORT, "its task was cancelled", collective=1))
+    rank.hear(1, frame.news(frame.Kind.GOODBYE, "it is done", collective=1))
+    rank.call(Kind.ALLREDUCE, SMALL)
+    assert isinstance(rank.endings[0], CollectiveAborted)
+    with pytest.raises(PeerLeft):
+        rank.call(Kind.ALLREDUCE, SMALL)
+
+
+@pytest.mark.parametrize("words", ["²  is no number", "", "somebody", "9" * 4000])
+def test_news_of_a_loss_that_names_nobody_is_no_accident(words: str) -> None:
+    rank = OneRank()
+    rank.hear(2, frame.news(frame.Kind.LOST, words))
+    assert isinstance(rank.dispatcher.over, PeerLost)
