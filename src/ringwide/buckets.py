@@ -25,9 +25,16 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 DTYPES = FLOATS + INTEGERS
 HALVES = ("float16", "bfloat16")
+
+
+def _add(left: Array, right: Array, out: Array) -> None:
+    """A sum of single numbers in place is a reduction to numpy, which swaps them: of two NaNs, the other would win."""
+    np.add(left.copy() if out.size == 1 else left, right, out)
+
+
 _UFUNCS: dict[str, Combiner] = {
-    "sum": np.add,
-    "mean": np.add,
+    "sum": _add,
+    "mean": _add,
     "min": lambda left, right, out: np.minimum(left, right, out=out),  # numpy deprecates these two without `out=`
     "max": lambda left, right, out: np.maximum(left, right, out=out),
     "prod": np.multiply,

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from fcntl import ioctl
@@ -29,11 +30,11 @@ from ringwide.buckets import (
     leaf_of,
     leaves_of,
 )
-from ringwide.collective.dispatch import WINDOW, Dispatcher
+from ringwide.collective.dispatch import WINDOW, Collective, Dispatcher
 from ringwide.collective.operation import Numbers
 from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
 from ringwide.config import RingConfig
-from ringwide.errors import JoinError, RingClosed, RingwideError, StartTimeout
+from ringwide.errors import JoinError, RingClosed, StartTimeout
 from ringwide.membership.gathering import Gathering
 from ringwide.membership.listening import listen
 from ringwide.membership.peers import Address, check_rank, load_peers, parse_address
@@ -53,6 +54,17 @@ _MUST_BE_EQUAL = ("segment_bytes", "lanes", "algorithm", "doubling_bytes", "half
 _NOTHING = Numbers(np.empty(0, np.uint8), np.empty(0, np.uint8), np.add)
 _NO_TENSORS = Signature((), (), ())
 _RECIPES_REMEMBERED = 256
+_CANCELLED = "its task was cancelled"
+
+
+class _Call:
+    """One call of a user, from the moment it is made."""
+
+    __slots__ = ("collective", "numbers", "outcome", "plan")
+
+    def __init__(self, plan: Plan, numbers: Sequence[Numbers], outcome: asyncio.Future[None]) -> None:
+        self.plan, self.numbers, self.outcome = plan, numbers, outcome
+        self.collective: Collective | None = None  # while it is open
 
 
 class _Recipe(NamedTuple):
@@ -111,7 +123,8 @@ class Ring:
         self._loop = asyncio.get_running_loop()
         self._shelf = Shelf()
         self._recipes: dict[tuple[Kind, str, int, Signature], _Recipe] = {}
-        self._window = asyncio.Semaphore(WINDOW)
+        self._calls: deque[_Call] = deque()  # those whose turn has not come
+        self._running = 0
         self._server: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
         self._left = False
@@ -218,7 +231,6 @@ class Ring:
         """Carry out a plan; after an error, whatever came back, the bundle's memory is not used again."""
         if self._left:
             raise RingClosed("this ring has been left; use it inside its `async with ringwide.join(...)` block")
-        await self._window.acquire()
         if not self._awaited:
             self._busy_since = time.perf_counter()
         self._awaited += 1
@@ -229,29 +241,55 @@ class Ring:
                 bundle.discard()
             raise
         finally:
-            self._window.release()
             self._awaited -= 1
             if not self._awaited:
                 self._network_seconds += time.perf_counter() - self._busy_since
 
     async def _outcome(self, plan: Plan, numbers: Sequence[Numbers]) -> None:
-        outcome: asyncio.Future[None] = self._loop.create_future()
+        """Calls get their numbers in the order in which they were made, whatever becomes of them meanwhile."""
+        call = _Call(plan, numbers, self._loop.create_future())
+        self._calls.append(call)
+        self._start_calls()
+        try:
+            await call.outcome
+        except asyncio.CancelledError:
+            if call.collective is not None:
+                self._dispatcher.abort(call.collective, _CANCELLED)
+                self._end_call(call)
+            raise
 
-        def on_done(error: RingwideError | None) -> None:
-            if outcome.done():
+    def _start_calls(self) -> None:
+        while self._calls and self._running < WINDOW:
+            call = self._calls.popleft()
+            if call.outcome.cancelled():
+                self._dispatcher.skip(_CANCELLED)
+            else:
+                self._start_call(call)
+
+    def _start_call(self, call: _Call) -> None:
+        def on_done(error: Exception | None) -> None:
+            self._end_call(call)
+            if call.outcome.done():
                 return
             if error is None:
-                outcome.set_result(None)
+                call.outcome.set_result(None)
             else:
-                outcome.set_exception(error)
+                call.outcome.set_exception(error)
 
-        collective = self._dispatcher.submit(plan, numbers, on_done)
+        self._running += 1
         self._collectives += 1
         try:
-            await outcome
-        except asyncio.CancelledError:
-            self._dispatcher.abort(collective, "its task was cancelled")
-            raise
+            collective = self._dispatcher.submit(call.plan, call.numbers, on_done)
+        except Exception as error:  # this call's, though another one's end may have started it
+            on_done(error)
+        else:
+            call.collective = None if call.outcome.done() else collective
+
+    def _end_call(self, call: _Call) -> None:
+        call.collective = None
+        self._running -= 1
+        if self._calls:
+            self._loop.call_soon(self._start_calls)
 
     # -- joining and leaving
 
@@ -305,18 +343,19 @@ class Ring:
     async def _leave(self, reason: str) -> None:
         """Say goodbye, let the last bytes get there, close everything."""
         self._left = True
-        self._dispatcher.say_goodbye(reason)
-        lanes = [lane for link in self._links.values() for lane in link.lanes.values()]
-        for _ in range(int(_LEAVE_SECONDS / _LEAVE_STEP_SECONDS)):
-            if not any(lane.queued or _unacknowledged(lane) for lane in lanes):
-                break
-            await asyncio.sleep(_LEAVE_STEP_SECONDS)  # the kernel has no event for "acknowledged"
         if self._server is not None:
             self._server.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._server
         if self._listener is not None:
             self._listener.close()
+        self._dispatcher.say_goodbye(reason)
+        self._dispatcher.close(RingClosed("this ring has been left while a call was still open; await every call"))
+        lanes = [lane for link in self._links.values() for lane in link.lanes.values()]
+        for _ in range(int(_LEAVE_SECONDS / _LEAVE_STEP_SECONDS)):
+            if not any(lane.queued or _unacknowledged(lane) for lane in lanes):
+                break
+            await asyncio.sleep(_LEAVE_STEP_SECONDS)  # the kernel has no event for "acknowledged"
         for lane in lanes:
             lane.close()
 

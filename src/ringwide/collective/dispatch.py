@@ -118,6 +118,17 @@ class Dispatcher:
             self._tell_all(news(Kind.ABORT, reason, collective=collective.number, epoch=self._epoch))
             self._end(collective, None)
 
+    def skip(self, reason: str) -> None:
+        """A call was given up before its turn: it has a number all the same, and the others must not wait for it."""
+        number, self._next = self._next, self._next + 1
+        self._take_early(number)
+        self._tell_all(news(Kind.ABORT, reason, collective=number, epoch=self._epoch))
+        self._resume_lanes()
+
+    def close(self, error: RingwideError) -> None:
+        """Nothing can be started any more, and what is still open ends with this error."""
+        self._close_down(error, after=0)
+
     def say_goodbye(self, reason: str) -> None:
         self._tell_all(news(Kind.GOODBYE, reason, collective=self.finished, epoch=self._epoch))
 
@@ -147,7 +158,8 @@ class Dispatcher:
         collective.begun = True
         for operation in collective.operations:
             operation.begin()
-        early = self._take_early(collective.number) if self._early else ()
+        early = self._take_early(collective.number) if self._early else []
+        early.sort(key=lambda frame: frame[1].kind == DATA)  # who gave up or disagreed is heard before any numbers
         for lane, header, payload in early:
             if collective.number in self._open:
                 hear = self._hear_data if header.kind == DATA else self._hear_news
@@ -231,7 +243,7 @@ class Dispatcher:
             return
         self._tell_all(news(Kind.LOST, f"{peer} {reason}", epoch=self._epoch))
         if isinstance(reason, RemoteProtocolError):
-            self._close_down(reason, after=0)
+            self._close_down(RemoteProtocolError(f"rank {peer} broke the protocol: {reason}"), after=0)
         else:
             self._close_down(PeerLost(rank=peer, reason=str(reason)), after=0)
 

@@ -1,0 +1,62 @@
+"""Several ranks of one ring as tasks on one event loop, over real connections on loopback."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import ringwide
+from ringwide.experiment.ports import LOOPBACK, free_ports
+
+Result = TypeVar("Result")
+Act = Callable[[ringwide.Ring], Awaitable[Result]]
+
+PATIENCE_SECONDS = 40
+
+
+def free_peers(size: int) -> list[str]:
+    return [f"{LOOPBACK}:{port}" for port in free_ports(size, random.Random())]
+
+
+async def on_every_rank(size: int, act: Act[Result], *, stay: bool = True, **settings: Any) -> list[Result]:
+    """What `act(ring)` returns on every rank of a new ring, by rank.
+
+    Nobody leaves before all are through (unless `stay` is false), so that a rank's goodbye is not what others see.
+    """
+    peers, config = free_peers(size), ringwide.RingConfig(**settings)
+    all_through, through = asyncio.Event(), []
+
+    async def one_rank(rank: int) -> Result:
+        async with ringwide.join(rank=rank, peers=peers, config=config) as ring:
+            try:
+                result = await act(ring)
+            except BaseException:
+                all_through.set()  # the test has failed: let the others go
+                raise
+            through.append(rank)
+            if len(through) == size:
+                all_through.set()
+            if stay:
+                await all_through.wait()
+            return result
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return await all_of([one_rank(rank) for rank in range(size)])
+
+
+async def all_of(acts: list[Awaitable[Result]]) -> list[Result]:
+    """All results, or the first error that was not caused by the end of another."""
+    outcomes = await asyncio.gather(*acts, return_exceptions=True)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    if errors:
+        raise min(errors, key=lambda error: isinstance(error, ringwide.PeerLost))
+    return outcomes  # type: ignore[return-value]
+
+
+async def error_of(awaitable: Awaitable[object]) -> BaseException:
+    """The error that this ends with."""
+    try:
+        result = await awaitable
+    except (Exception, asyncio.CancelledError) as error:
+        return error
+    raise AssertionError(f"no error, but {result!r}")

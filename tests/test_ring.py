@@ -1,0 +1,800 @@
+"""The ring as its users see it: several ranks on one event loop, real connections, numpy as the reference."""
+
+import asyncio
+import copy
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ringwide
+from local_ring import error_of, free_peers, on_every_rank
+from ringwide import Ring
+from ringwide.buckets import DTYPES, FLOATS, INTEGERS, OPERATIONS
+
+SIZES = [1, 2, 3, 4, 5]
+ALGORITHMS = ["auto", "ring", "doubling"]
+NUMPY_DTYPES = [dtype for dtype in DTYPES if dtype != "bfloat16"]
+SMALLEST_SEGMENT = 4096
+BULK = 300_000  # elements of float32: too many bytes for the express lane
+
+every_size = pytest.mark.parametrize("size", SIZES)
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+UFUNCS = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
+
+
+def numbers_of(rank: int, shape: tuple[int, ...] | int, dtype: str, seed: int = 0) -> Any:
+    """Small whole numbers, so that every sum and product is exact in every dtype."""
+    chance = np.random.default_rng([rank, seed])
+    return chance.integers(1, 3, size=shape).astype(dtype)
+
+
+def reference(parts: list[Any], op: str) -> Any:
+    """What the ring must give for these parts of all ranks."""
+    wide = [part.astype(np.float32) if part.dtype == np.float16 else part for part in parts]
+    total = functools.reduce(UFUNCS[op], wide)
+    if op == "mean":
+        total = total / total.dtype.type(len(parts))
+    return total.astype(parts[0].dtype)
+
+
+def all_parts(size: int, shape: tuple[int, ...] | int, dtype: str, seed: int = 0) -> list[Any]:
+    return [numbers_of(rank, shape, dtype, seed) for rank in range(size)]
+
+
+def valid(dtype: str, op: str) -> bool:
+    return op != "mean" or dtype in FLOATS
+
+
+# -- right numbers
+
+SHAPES = [(), (0,), (1,), (7,), (3, 5), (0, 4), (5001,)]
+
+
+@every_algorithm
+@every_size
+async def test_allreduce(size: int, algorithm: str) -> None:
+    cases = [(dtype, op, shape) for dtype in NUMPY_DTYPES for op in OPERATIONS for shape in SHAPES if valid(dtype, op)]
+
+    async def act(ring: Ring) -> None:
+        for seed, (dtype, op, shape) in enumerate(cases):
+            array = numbers_of(ring.rank, shape, dtype, seed)
+            assert await ring.allreduce(array, op) is array
+            expected = reference(all_parts(size, shape, dtype, seed), op)
+            assert np.array_equal(array, expected), (dtype, op, shape)
+
+    await on_every_rank(size, act, algorithm=algorithm, segment_bytes=SMALLEST_SEGMENT)
+
+
+@every_algorithm
+@every_size
+async def test_reduce_scatter(size: int, algorithm: str) -> None:
+    cases = [
+        ("float32", "mean", 7),
+        ("int64", "sum", (3, 5)),
+        ("float16", "max", 1),
+        ("uint8", "sum", 5001),
+        ("int8", "sum", 0),
+    ]
+
+    async def act(ring: Ring) -> None:
+        for dtype, op, shape in cases:
+            array = numbers_of(ring.rank, shape, dtype)
+            before = array.copy()
+            part = await ring.reduce_scatter(array, op)
+            flat = reference(all_parts(size, shape, dtype), op).reshape(-1)
+            share = flat[flat.size * ring.rank // size : flat.size * (ring.rank + 1) // size]
+            assert np.array_equal(part, share)
+            assert part.dtype == array.dtype
+            assert np.array_equal(array, before)
+
+    await on_every_rank(size, act, algorithm=algorithm, segment_bytes=SMALLEST_SEGMENT)
+
+
+@every_algorithm
+@every_size
+async def test_all_gather(size: int, algorithm: str) -> None:
+    async def act(ring: Ring) -> None:
+        for dtype in NUMPY_DTYPES:
+            for shape in ((), (0, 2), (3, 5), (70_001,)):
+                parts = await ring.all_gather(numbers_of(ring.rank, shape, dtype))
+                expected = all_parts(size, shape, dtype)
+                assert [part.dtype for part in parts] == [np.dtype(dtype)] * size
+                assert all(np.array_equal(*pair) for pair in zip(parts, expected, strict=True))
+
+    await on_every_rank(size, act, algorithm=algorithm, segment_bytes=SMALLEST_SEGMENT)
+
+
+@every_algorithm
+@every_size
+async def test_broadcast(size: int, algorithm: str) -> None:
+    async def act(ring: Ring) -> None:
+        for root in range(size):
+            tensors = {dtype: numbers_of(ring.rank, 1000 * root, dtype, root) for dtype in NUMPY_DTYPES}
+            assert await ring.broadcast(tensors, root=root) is tensors
+            for dtype, array in tensors.items():
+                assert np.array_equal(array, numbers_of(root, 1000 * root, dtype, root))
+
+    await on_every_rank(size, act, algorithm=algorithm, segment_bytes=SMALLEST_SEGMENT)
+
+
+@every_size
+async def test_a_barrier_opens_when_the_last_rank_has_come(size: int) -> None:
+    came: list[int] = []
+
+    async def act(ring: Ring) -> None:
+        for other in range(size):
+            came.append(ring.rank)
+            await ring.barrier()
+            assert len(came) >= size * (other + 1)
+
+    await on_every_rank(size, act)
+
+
+async def test_the_mean_is_the_default() -> None:
+    async def act(ring: Ring) -> list[float]:
+        return (await ring.allreduce(np.array([ring.rank, 4.0 * ring.rank]))).tolist()
+
+    assert await on_every_rank(2, act) == [[0.5, 2.0]] * 2
+
+
+async def test_torch_tensors_of_every_dtype_in_containers() -> None:
+    async def act(ring: Ring) -> None:
+        def tensors() -> list[torch.Tensor]:
+            return [torch.full((3,), ring.rank + 1).to(getattr(torch, dtype)) for dtype in DTYPES]
+
+        for container in (list, tuple):
+            summed = await ring.allreduce(container(tensors()), op="sum")
+            assert type(summed) is container
+            assert all(tensor.tolist() == [6, 6, 6] for tensor in summed)
+        named = await ring.broadcast(dict(zip(DTYPES, tensors(), strict=True)), root=2)
+        assert all(tensor.tolist() == [3, 3, 3] for tensor in named.values())
+        for dtype, tensor in zip(DTYPES, tensors(), strict=True):
+            assert [part.tolist() for part in await ring.all_gather(tensor)] == [[1] * 3, [2] * 3, [3] * 3], dtype
+            part = await ring.reduce_scatter(tensor, op="max")
+            assert (part.tolist(), part.dtype) == ([3], tensor.dtype)
+
+    await on_every_rank(3, act)
+
+
+async def test_parameters_and_strided_views_are_reduced_in_place() -> None:
+    async def act(ring: Ring) -> None:
+        parameter = torch.nn.Parameter(torch.full((5, 4), float(ring.rank)))
+        columns = torch.full((5, 4), float(ring.rank))
+        await ring.allreduce([parameter, columns[:, ::2]], op="sum")
+        assert parameter.tolist() == [[1.0] * 4] * 5
+        assert columns.tolist() == [[1.0, ring.rank, 1.0, ring.rank]] * 5
+
+    await on_every_rank(2, act)
+
+
+@pytest.mark.parametrize("settings_", [{"segment_bytes": 4100}, {"segment_bytes": 5001, "lanes": 3}])
+async def test_segments_need_not_be_a_multiple_of_the_numbers(settings_: dict[str, Any]) -> None:
+    async def act(ring: Ring) -> None:
+        for count in (1025, 1026, 2049, 100_000):
+            array = numbers_of(ring.rank, count, "float64")
+            await ring.allreduce(array, op="sum")
+            assert np.array_equal(array, reference(all_parts(2, count, "float64"), "sum"))
+
+    await on_every_rank(2, act, algorithm="ring", **settings_)
+
+
+@pytest.mark.parametrize("size", [4, 5])
+async def test_recursive_doubling_of_more_than_the_express_lane_carries(size: int) -> None:
+    async def act(ring: Ring) -> None:
+        array = numbers_of(ring.rank, BULK, "float32")
+        assert ring.algorithm_for(array.nbytes) == "doubling"
+        await ring.allreduce(array, op="sum")
+        assert np.array_equal(array, reference(all_parts(size, BULK, "float32"), "sum"))
+
+    await on_every_rank(size, act, algorithm="doubling", lanes=2, segment_bytes="64KiB")
+
+
+# -- many collectives
+
+Call = tuple[str, str, str, tuple[int, ...], int]
+calls = st.tuples(
+    st.sampled_from(["allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier"]),
+    st.sampled_from(OPERATIONS),
+    st.sampled_from(NUMPY_DTYPES),
+    st.lists(st.sampled_from([0, 1, 2, 17, 300]), max_size=2).map(tuple),
+    st.integers(0, 4),
+).filter(lambda call: valid(call[2], call[1]))
+
+
+async def carry_out(ring: Ring, call: Call, seed: int) -> bool:
+    """Make this call and say whether the result was right."""
+    kind, op, dtype, shape, root = call
+    parts = all_parts(ring.size, shape, dtype, seed)
+    mine, root = parts[ring.rank].copy(), root % ring.size
+    match kind:
+        case "allreduce":
+            return np.array_equal(await ring.allreduce(mine, op), reference(parts, op))
+        case "reduce_scatter":
+            flat = reference(parts, op).reshape(-1)
+            share = flat[flat.size * ring.rank // ring.size : flat.size * (ring.rank + 1) // ring.size]
+            return np.array_equal(await ring.reduce_scatter(mine, op), share)
+        case "all_gather":
+            return all(np.array_equal(*pair) for pair in zip(await ring.all_gather(mine), parts, strict=True))
+        case "broadcast":
+            return np.array_equal(await ring.broadcast(mine, root), parts[root])
+    await ring.barrier()
+    return True
+
+
+@given(
+    size=st.integers(1, 5),
+    program=st.lists(calls, min_size=1, max_size=12),
+    config=st.sampled_from([{}, {"algorithm": "ring", "lanes": 3}, {"algorithm": "doubling", "doubling_bytes": None}]),
+    gatherers=st.integers(0, 31),
+)
+@settings(max_examples=25)
+async def test_any_program_of_calls_gathered_by_some_ranks_and_awaited_one_by_one_by_others(
+    size: int, program: list[Call], config: dict[str, Any], gatherers: int
+) -> None:
+    async def act(ring: Ring) -> list[bool]:
+        acts = [carry_out(ring, call, seed) for seed, call in enumerate(program)]
+        if gatherers >> ring.rank & 1:
+            return await asyncio.gather(*acts)
+        return [await one for one in acts]
+
+    chosen = {key: value for key, value in config.items() if value is not None}
+    right = await on_every_rank(size, act, segment_bytes=SMALLEST_SEGMENT, **chosen)
+    assert right == [[True] * len(program)] * size
+
+
+@pytest.mark.parametrize("size", [2, 3])
+async def test_more_collectives_at_once_than_may_be_open(size: int) -> None:
+    """Large and small ones, gathered by one rank and awaited one after the other by the next."""
+    counts = [1, 100_000, 10, 5000] * 50
+
+    async def one(ring: Ring, seed: int, count: int) -> bool:
+        array = numbers_of(ring.rank, count, "float32", seed)
+        await ring.allreduce(array, op="sum")
+        return np.array_equal(array, reference(all_parts(size, count, "float32", seed), "sum"))
+
+    async def act(ring: Ring) -> list[bool]:
+        if ring.rank % 2:
+            return [await one(ring, seed, count) for seed, count in enumerate(counts)]
+        return await asyncio.gather(*(one(ring, seed, count) for seed, count in enumerate(counts)))
+
+    right = await on_every_rank(size, act, segment_bytes="64KiB")
+    assert right == [[True] * len(counts)] * size
+
+
+async def test_a_rank_may_leave_while_others_are_in_their_last_collective() -> None:
+    async def act(ring: Ring) -> list[float]:
+        for _ in range(5):
+            await ring.barrier()
+        return (await ring.allreduce(np.full(BULK, ring.rank, np.float32), op="sum"))[:2].tolist()
+
+    for _ in range(5):
+        assert await on_every_rank(3, act, stay=False) == [[3.0, 3.0]] * 3
+
+
+# -- disagreement
+
+
+def ones(*shape: int, dtype: str = "float32") -> Any:
+    return np.ones(shape, dtype)
+
+
+def of(call: str, *args: Any) -> Callable[[Ring], Awaitable[Any]]:
+    return lambda ring: getattr(ring, call)(*copy.deepcopy(args))
+
+
+MISMATCHES = {
+    "op": (of("allreduce", ones(9), "sum"), of("allreduce", ones(9), "max"), "sum", "max"),
+    "dtype": (of("allreduce", ones(9)), of("allreduce", ones(9, dtype="float64")), "float32", "float64"),
+    "shape": (of("allreduce", ones(2, 8)), of("allreduce", ones(4, 4)), "[2, 8]", "[4, 4]"),
+    "length": (of("allreduce", ones(9)), of("allreduce", ones(8)), "[9]", "[8]"),
+    "emptiness": (of("allreduce", ones(0)), of("allreduce", ones(0, 1)), "[0]", "[0, 1]"),
+    "bulk length": (of("allreduce", ones(BULK)), of("allreduce", ones(BULK + 1)), f"[{BULK}]", f"[{BULK + 1}]"),
+    "bulk or not": (of("allreduce", ones(BULK)), of("allreduce", ones(1)), f"[{BULK}]", "[1]"),
+    "not or bulk": (of("allreduce", ones(1)), of("allreduce", ones(BULK)), "[1]", f"[{BULK}]"),
+    "bulk op": (of("allreduce", ones(BULK), "sum"), of("allreduce", ones(BULK), "min"), "sum", "min"),
+    "count": (
+        of("allreduce", [ones(9), ones(9)]),
+        of("allreduce", [ones(9)]),
+        "float32[9], float",
+        "(mean, float32[9])",
+    ),
+    "name": (of("allreduce", {"w": ones(1)}), of("allreduce", {"v": ones(1)}), "w:", "v:"),
+    "root": (of("broadcast", ones(9), 0), of("broadcast", ones(9), 1), "root 0", "root 1"),
+    "bulk root": (of("broadcast", ones(BULK), 0), of("broadcast", ones(BULK), 1), "root 0", "root 1"),
+    "gathered shape": (of("all_gather", ones(9)), of("all_gather", ones(8)), "[9]", "[8]"),
+    "kind": (of("allreduce", ones(9)), of("barrier"), "allreduce", "barrier"),
+    "kind of bulk": (of("reduce_scatter", ones(BULK)), of("all_gather", ones(BULK)), "scatter", "gather"),
+    "bulk kind": (of("broadcast", ones(BULK)), of("barrier"), "broadcast", "barrier"),
+}
+
+
+async def ring_still_works(ring: Ring) -> None:
+    for count in (3, BULK):
+        assert (await ring.allreduce(np.full(count, ring.rank + 1.0, np.float32), op="sum")).tolist() == [
+            ring.size * (ring.size + 1) / 2
+        ] * count
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("name", MISMATCHES)
+async def test_ranks_that_disagree_all_learn_of_both_sides_and_the_ring_works_on(name: str, size: int) -> None:
+    most, one, most_say, one_says = MISMATCHES[name]
+
+    async def act(ring: Ring) -> None:
+        odd = ring.rank == size - 1
+        error = await error_of((one if odd else most)(ring))
+        assert isinstance(error, ringwide.CollectiveMismatch)
+        ours, theirs = (one_says, most_say) if odd else (most_say, one_says)
+        assert ours in error.ours
+        assert theirs in error.theirs
+        assert error.rank == ring.rank
+        assert (error.other_rank != ring.rank) if odd else (error.other_rank == size - 1)
+        assert error.ours in str(error)
+        assert error.theirs in str(error)
+        await ring_still_works(ring)
+
+    await on_every_rank(size, act)
+
+
+@pytest.mark.parametrize("count", [5, BULK])
+async def test_a_disagreement_leaves_every_tensor_as_it_was(count: int) -> None:
+    async def act(ring: Ring) -> None:
+        mine = np.arange(count, dtype=np.float32) + ring.rank
+        error = await error_of(ring.allreduce(mine, op="max" if ring.rank == 1 else "sum"))
+        assert isinstance(error, ringwide.CollectiveMismatch)
+        assert np.array_equal(mine, np.arange(count, dtype=np.float32) + ring.rank)
+
+    await on_every_rank(3, act)
+
+
+async def test_another_order_is_a_mismatch_of_each_that_is_out_of_order() -> None:
+    async def act(ring: Ring) -> None:
+        calls = [of("allreduce", ones(4)), of("broadcast", ones(BULK)), of("barrier")]
+        if ring.rank == 1:
+            calls[:2] = reversed(calls[:2])
+        outcomes = await asyncio.gather(*(call(ring) for call in calls), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ringwide.CollectiveMismatch] * 2 + [type(None)]
+        await ring_still_works(ring)
+
+    await on_every_rank(3, act)
+
+
+async def test_what_is_wrong_here_is_said_here_and_the_ring_works_on() -> None:
+    async def act(ring: Ring) -> None:
+        locked = np.ones(3)
+        locked.flags.writeable = False
+        wrongs = [
+            (ring.allreduce(ones(1), op="avg"), ValueError, "op 'avg' is not one of"),
+            (ring.allreduce(locked), ValueError, "read-only"),
+            (ring.allreduce("text"), TypeError, "the argument is a builtins.str"),
+            (ring.broadcast(ones(1), root=2), ValueError, "root 2 is not a rank of this ring: ranks go from 0 to 1"),
+            (ring.broadcast(ones(1), root=-1), ValueError, "root -1 is not a rank"),
+            (ring.all_gather([ones(1)]), TypeError, "the argument is a builtins.list"),
+            (ring.reduce_scatter({"w": ones(1)}), TypeError, "the argument is a builtins.dict"),
+        ]
+        wrongs += [
+            (ring.allreduce(ones(1, dtype=dtype)), TypeError, f"the mean of {dtype} is not a {dtype}")
+            for dtype in INTEGERS
+        ]
+        for call, kind, words in wrongs:
+            error = await error_of(call)
+            assert type(error) is kind
+            assert words in str(error)
+        await ring_still_works(ring)
+
+    await on_every_rank(2, act)
+
+
+async def test_a_root_may_broadcast_what_it_cannot_write() -> None:
+    async def act(ring: Ring) -> list[float]:
+        mine = np.full(3, ring.rank, np.float32)
+        mine.flags.writeable = ring.rank != 0
+        return (await ring.broadcast(mine, root=0)).tolist()
+
+    assert await on_every_rank(2, act) == [[0.0] * 3] * 2
+
+
+# -- giving up
+
+
+@pytest.mark.parametrize("count", [5, BULK], ids=["small", "bulk"])
+@pytest.mark.parametrize("size", [2, 3])
+async def test_a_cancelled_call_is_cancelled_here_and_aborted_there(size: int, count: int) -> None:
+    cancelled = asyncio.Event()
+
+    async def act(ring: Ring) -> None:
+        mine = np.arange(count, dtype=np.float32) + ring.rank
+        if ring.rank == 1:
+            task = asyncio.create_task(ring.allreduce(mine))
+            await turn_the_loop()
+            task.cancel()
+            assert isinstance(await error_of(task), asyncio.CancelledError)
+            cancelled.set()
+        else:
+            await cancelled.wait()
+            error = await error_of(ring.allreduce(mine))
+            assert isinstance(error, ringwide.CollectiveAborted)
+            assert (error.by, error.reason) == (1, "its task was cancelled")
+            assert f"allreduce(mean, float32[{count}]): rank 1 gave up" in str(error)
+        assert np.array_equal(mine, np.arange(count, dtype=np.float32) + ring.rank)
+        await ring_still_works(ring)
+
+    await on_every_rank(size, act)
+
+
+async def turn_the_loop(turns: int = 10) -> None:
+    """Long enough for a task to have started."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "doubling"])
+async def test_a_call_cancelled_in_the_middle_of_its_bytes_harms_nothing(algorithm: str) -> None:
+    count = 4_000_000
+
+    async def act(ring: Ring) -> None:
+        mine = np.full(count, ring.rank, np.float32)
+        before = ring.statistics().bytes_received
+        task = asyncio.create_task(ring.allreduce(mine, op="sum"))
+        if ring.rank == 1:
+            while ring.statistics().bytes_received < before + 100_000:  # noqa: ASYNC110 - no event for some bytes
+                await asyncio.sleep(0)
+            task.cancel()
+        error = await error_of(task)
+        expected = asyncio.CancelledError if ring.rank == 1 else ringwide.CollectiveAborted
+        assert isinstance(error, expected)
+        assert (mine == ring.rank).all()
+        mine[:] = -1  # it is ours again: what others still receive of it must not matter
+        await ring_still_works(ring)
+
+    await on_every_rank(3, act, algorithm=algorithm, segment_bytes="64KiB", buffer_bytes="64KiB")
+
+
+async def test_a_call_cancelled_while_it_waits_for_the_window_is_still_one_of_the_calls() -> None:
+    """Numbers are given in the order of the calls: the others must hear of one that was given up before its turn."""
+    gathered, cancelled = 100, asyncio.Event()
+
+    async def act(ring: Ring) -> None:
+        if ring.rank == 1:
+            await cancelled.wait()
+        tasks = [asyncio.create_task(ring.allreduce(np.full(3, float(index)), op="sum")) for index in range(gathered)]
+        await turn_the_loop()
+        if ring.rank == 0:
+            tasks[90].cancel()
+            cancelled.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        expected = asyncio.CancelledError if ring.rank == 0 else ringwide.CollectiveAborted
+        assert isinstance(outcomes.pop(90), expected)
+        assert [list(outcome) for outcome in outcomes] == [[2.0 * i] * 3 for i in range(gathered) if i != 90]
+        await ring_still_works(ring)
+
+    await on_every_rank(2, act)
+
+
+async def test_a_rank_that_never_calls_is_named_when_the_deadline_is_over() -> None:
+    timed_out = asyncio.Event()
+
+    async def act(ring: Ring) -> None:
+        mine = np.ones(3)
+        if ring.rank == 0:
+            error = await error_of(ring.allreduce(mine))
+            assert isinstance(error, ringwide.CollectiveTimeout)
+            assert error.waiting_for == (1,)
+            assert "no progress for 0.3 s (collective_timeout_seconds), waiting for rank 1" in str(error)
+            timed_out.set()
+        else:
+            await timed_out.wait()
+            error = await error_of(ring.allreduce(mine))
+            assert isinstance(error, ringwide.CollectiveAborted)
+            assert error.by == 0
+            assert "no progress for 0.3 s" in error.reason
+        assert mine.tolist() == [1, 1, 1]
+        await ring_still_works(ring)
+
+    await on_every_rank(2, act, collective_timeout_seconds=0.3)
+
+
+@pytest.mark.parametrize("count", [3, BULK], ids=["small", "bulk"])
+async def test_every_rank_hears_of_a_deadline_and_one_names_whom_it_waited_for(count: int) -> None:
+    absent, all_timed_out, waited_for = 2, asyncio.Event(), []
+
+    async def act(ring: Ring) -> None:
+        mine = np.ones(count, np.float32)
+        if ring.rank == absent:
+            await all_timed_out.wait()
+        error = await error_of(ring.allreduce(mine))
+        assert isinstance(error, ringwide.CollectiveTimeout | ringwide.CollectiveAborted)
+        waited_for.append(str(error))
+        if len(waited_for) == ring.size - 1:
+            assert any(f"waiting for rank {absent}" in words for words in waited_for)
+            all_timed_out.set()
+        assert (mine == 1).all()
+        await ring_still_works(ring)
+
+    await on_every_rank(3, act, collective_timeout_seconds=0.3)
+
+
+# -- the end of a ring
+
+
+@pytest.mark.parametrize("count", [5, BULK], ids=["small", "bulk"])
+@pytest.mark.parametrize("size", [2, 3, 5])
+async def test_a_rank_that_leaves_is_named_by_all_who_still_needed_it(size: int, count: int) -> None:
+    waiting, all_know, know = asyncio.Event(), asyncio.Event(), []
+
+    async def act(ring: Ring) -> None:
+        if ring.rank == 1:
+            await waiting.wait()
+            return
+        mine = np.arange(count, dtype=np.float32)
+        call = asyncio.create_task(ring.allreduce(mine))
+        await turn_the_loop()
+        waiting.set()
+        for late in (call, ring.barrier()):
+            error = await error_of(late)
+            assert type(error) is ringwide.PeerLeft
+            assert error.rank == 1
+            assert str(error) == "rank 1 left the ring: it is done"
+        assert np.array_equal(mine, np.arange(count, dtype=np.float32))
+        know.append(ring.rank)
+        if len(know) == size - 1:
+            all_know.set()
+        await all_know.wait()
+
+    await on_every_rank(size, act, stay=False)
+
+
+async def test_a_goodbye_says_why() -> None:
+    async def act(ring: Ring) -> None:
+        if ring.rank == 1:
+            raise ZeroDivisionError("in the user's program")
+        error = await error_of(ring.barrier())
+        assert isinstance(error, ringwide.PeerLeft)
+        assert error.reason == "it ended with ZeroDivisionError"
+
+    with pytest.raises(ZeroDivisionError):
+        await on_every_rank(2, act)
+
+
+def cut_connections(ring: Ring, *peers: int) -> None:
+    """What the kernel does to the connections of a process that dies."""
+    for peer in peers or ring._links:
+        for lane in ring._links[peer].lanes.values():
+            lane.close()
+
+
+@pytest.mark.parametrize("count", [5, BULK], ids=["small", "bulk"])
+@pytest.mark.parametrize("size", [2, 3, 5])
+async def test_a_peer_whose_connections_end_is_named_by_every_rank(size: int, count: int) -> None:
+    waiting, all_know, know = asyncio.Event(), asyncio.Event(), []
+
+    async def act(ring: Ring) -> None:
+        if ring.rank == 1:
+            await waiting.wait()
+            cut_connections(ring)
+            await all_know.wait()
+            return
+        mine = np.arange(count, dtype=np.float32)
+        call = asyncio.create_task(ring.allreduce(mine))
+        await turn_the_loop()
+        waiting.set()
+        for late in (call, ring.barrier()):
+            error = await error_of(late)
+            assert type(error) is ringwide.PeerLost
+            assert error.rank == 1
+            assert "rank 1 is lost" in str(error)
+        assert np.array_equal(mine, np.arange(count, dtype=np.float32))
+        know.append(ring.rank)
+        if len(know) == size - 1:
+            all_know.set()
+        await all_know.wait()
+
+    await on_every_rank(size, act)
+
+
+async def test_a_link_cut_between_two_ends_the_ring_for_all() -> None:
+    async def act(ring: Ring) -> None:
+        await ring.barrier()
+        if ring.rank == 0:
+            cut_connections(ring, 1)
+            ring._dispatcher.lost(ring._links[1].lanes[0], ConnectionResetError("reset by the test"))
+        mine = ones(5)
+        error = await error_of(ring.allreduce(mine))
+        assert type(error) is ringwide.PeerLost
+        assert error.rank == {0: 1, 1: 0}.get(ring.rank, error.rank)
+        assert error.rank in (0, 1)
+        assert (mine == 1).all()
+
+    await on_every_rank(3, act)
+
+
+async def test_bytes_that_break_the_rules_end_the_ring_and_say_so() -> None:
+    async def act(ring: Ring) -> None:
+        await ring.barrier()
+        if ring.rank == 1:
+            ring._links[0].lanes[0].socket.send(b"GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n")
+        error = await error_of(ring.allreduce(ones(5)))
+        assert isinstance(error, ringwide.RemoteProtocolError if ring.rank == 0 else ringwide.PeerLost)
+        if ring.rank == 0:
+            assert "rank 1" in str(error)
+            assert "not a ringwide frame" in str(error)
+
+    await on_every_rank(3, act)
+
+
+async def test_a_ring_that_was_left_is_closed() -> None:
+    rings: list[Ring] = []
+
+    async def act(ring: Ring) -> None:
+        rings.append(ring)
+
+    await on_every_rank(2, act)
+    for ring in rings:
+        mine = ones(3)
+        for call in (
+            ring.allreduce(mine),
+            ring.broadcast(mine),
+            ring.all_gather(mine),
+            ring.reduce_scatter(mine),
+            ring.barrier(),
+        ):
+            error = await error_of(call)
+            assert isinstance(error, ringwide.RingClosed)
+            assert "async with ringwide.join" in str(error)
+        assert ring.statistics().collectives >= 1
+        assert "left" in repr(ring)
+
+
+async def test_a_call_that_is_still_open_when_the_ring_is_left_ends_with_it() -> None:
+    others_may_leave = asyncio.Event()
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def act(ring: Ring) -> None:
+        if ring.rank == 1:
+            await others_may_leave.wait()
+            return
+        tasks.extend(asyncio.create_task(ring.allreduce(ones(count))) for count in [3, BULK] * 50)
+        await turn_the_loop()
+        asyncio.get_running_loop().call_soon(asyncio.create_task, see_them_end())
+
+    async def see_them_end() -> None:
+        for task in tasks:
+            assert isinstance(await error_of(task), ringwide.RingClosed)
+        others_may_leave.set()
+
+    await on_every_rank(2, act, stay=False)
+
+
+# -- bits
+
+
+def hard_numbers(rank: int, count: int, dtype: str, seed: int) -> Any:
+    """Any bits: NaNs of every payload, infinities, zeros of both signs, subnormals; whole tensors of zeros too."""
+    chance = np.random.default_rng([rank, seed])
+    bits = chance.integers(0, 256, size=count * np.dtype(dtype).itemsize, dtype=np.uint8).view(dtype).copy()
+    special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0], dtype)
+    where = chance.random(count) < 0.6
+    bits[where] = chance.choice(special[4:6] if seed % 2 else special, size=int(where.sum()))
+    return bits
+
+
+@pytest.mark.parametrize("half_precision", ["float32", "native"])
+@every_algorithm
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+async def test_every_rank_ends_with_the_same_bits(size: int, algorithm: str, half_precision: str) -> None:
+    cases = [
+        (dtype, op, count, seed)
+        for dtype in ("float64", "float32", "float16")
+        for op in OPERATIONS
+        for seed, count in enumerate([1, 2, 3, 5, 8, 13, 21, 34, 55, 144, 1003, 5001])
+    ]
+
+    async def act(ring: Ring) -> list[bytes]:
+        results = []
+        for dtype, op, count, seed in cases:
+            array = hard_numbers(ring.rank, count, dtype, seed)
+            results.append((await ring.allreduce(array, op)).tobytes())
+            if dtype == "float16":
+                tensor = torch.from_numpy(hard_numbers(ring.rank, count, dtype, seed)).view(torch.bfloat16)
+                results.append((await ring.allreduce(tensor, op)).view(torch.int16).numpy().tobytes())
+        return results
+
+    by_rank = await on_every_rank(
+        size, act, algorithm=algorithm, half_precision=half_precision, segment_bytes=SMALLEST_SEGMENT
+    )
+    for results in by_rank[1:]:
+        assert [place for place, result in enumerate(results) if result != by_rank[0][place]] == []
+
+
+async def test_infinity_is_a_result_and_not_an_error() -> None:
+    """Warnings are errors here, as they may be in a user's program."""
+
+    async def act(ring: Ring) -> None:
+        for dtype, huge in (("float64", 1.5e308), ("float32", 3e38), ("float16", 6e4)):
+            for count in (3, BULK):
+                array = np.full(count, huge, dtype)
+                assert np.isinf(await ring.allreduce(array, op="sum")).all()
+
+    await on_every_rank(2, act)
+
+
+@pytest.mark.parametrize("half_precision", ["float32", "native"])
+async def test_half_precision_is_summed_as_asked(half_precision: str) -> None:
+    """Ranks 0 and 2 meet first in a doubling of three, then rank 1."""
+    parts = {
+        dtype: [torch.from_numpy(np.random.default_rng(rank).normal(size=1000)).to(dtype) for rank in range(3)]
+        for dtype in (torch.float16, torch.bfloat16)
+    }
+    native = {dtype: ((three[0] + three[2]) + three[1]) / 3 for dtype, three in parts.items()}
+    wide = {
+        dtype: (((three[0].float() + three[2].float()) + three[1].float()) / 3).to(dtype)
+        for dtype, three in parts.items()
+    }
+
+    async def act(ring: Ring) -> None:
+        for dtype, three in parts.items():
+            assert not torch.equal(native[dtype], wide[dtype]), "the two must differ, or this proves nothing"
+            result = await ring.allreduce(three[ring.rank].clone())
+            assert torch.equal(result, (native if half_precision == "native" else wide)[dtype])
+
+    await on_every_rank(3, act, half_precision=half_precision)
+
+
+# -- what it tells
+
+
+async def test_statistics_count_bytes_and_tell_what_the_kernel_granted() -> None:
+    async def act(ring: Ring) -> None:
+        before = ring.statistics()
+        await ring.allreduce(np.ones(BULK, np.float32))
+        after = ring.statistics()
+        assert after.collectives == before.collectives + 1
+        assert after.bytes_sent - before.bytes_sent >= 4 * BULK
+        assert after.bytes_received - before.bytes_received >= 4 * BULK
+        assert after.network_seconds > before.network_seconds
+        assert after.buffer_bytes_asked == 65536
+        for link in after.links:
+            assert link.peer == 1 - ring.rank
+            assert [lane.index for lane in link.lanes] == [0, 1, 2]
+            assert {(lane.send_buffer_bytes, lane.receive_buffer_bytes) for lane in link.lanes} == {(65536, 65536)}
+
+    await on_every_rank(2, act, buffer_bytes="64KiB", lanes=2, segment_bytes="64KiB")
+
+
+async def test_a_tensor_is_striped_over_all_lanes() -> None:
+    async def act(ring: Ring) -> None:
+        await ring.allreduce(np.ones(BULK, np.float32))
+        bulk = [lane.bytes_sent for link in ring.statistics().links for lane in link.lanes if lane.index]
+        assert len(bulk) == 3
+        assert min(bulk) > 4 * BULK / 3 * 0.8
+
+    await on_every_rank(2, act, lanes=3, segment_bytes="16KiB")
+
+
+async def test_the_rule_that_chooses_the_algorithm_is_visible() -> None:
+    async def act(ring: Ring) -> list[str]:
+        return [ring.algorithm_for(nbytes) for nbytes in (0, 1000, 1001)]
+
+    assert await on_every_rank(1, act, doubling_bytes=1000) == [["doubling", "doubling", "ring"]]
+    assert await on_every_rank(1, act, algorithm="ring") == [["ring"] * 3]
+    assert await on_every_rank(1, act, algorithm="doubling") == [["doubling"] * 3]
+
+
+async def test_rank_and_size() -> None:
+    async def act(ring: Ring) -> tuple[int, int, str]:
+        return ring.rank, ring.size, repr(ring)
+
+    assert await on_every_rank(3, act) == [(rank, 3, f"<Ring rank {rank} of 3: joined>") for rank in range(3)]
+
+
+async def test_a_rank_out_of_range_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ringwide.ConfigError, match="rank 2 is out of range"):
+        async with ringwide.join(rank=2, peers=free_peers(2)):
+            pass
