@@ -239,8 +239,8 @@ class Dispatcher:
             self._lost(peer, reason)
 
     def _lost(self, peer: int, reason: Exception) -> None:
-        if peer in self._departed or self.over is not None:
-            return
+        if peer in self._departed or (self.over is not None and self._last == 0):
+            return  # it said goodbye, or nothing is left that it could end
         self._tell_all(news(Kind.LOST, f"{peer} {reason}", epoch=self._epoch))
         if isinstance(reason, RemoteProtocolError):
             self._close_down(RemoteProtocolError(f"rank {peer} broke the protocol: {reason}"), after=0)
