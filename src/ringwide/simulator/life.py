@@ -85,17 +85,25 @@ class Rank:
     def _call(self, index: int) -> None:
         call = self.calls[index]
         memory = Memory(self._life.material(index, call), self.rank, apart=self._network.chance() < 0.5)
+        if self._life.scenario.fault.skips(self.rank, index):
+            self.gave_up_on = index
+            self.dispatcher.skip("its caller was cancelled before its turn came")
+            self._ended(index, memory, None)
+        else:
+            self._submit(index, call, memory)
+        if not call.awaited:
+            self.call_later(index + 1)
+
+    def _submit(self, index: int, call: Call, memory: Memory) -> None:
+        plan = self._life.planners[self.rank].plan(call.request())
         try:
-            plan = self._life.planners[self.rank].plan(call.request())
             collective = self.dispatcher.submit(plan, memory.numbers, lambda error: self._ended(index, memory, error))
         except RingwideError as error:
             self._ended(index, memory, error)
-        else:
-            if index not in self.endings:
-                self._open[index] = collective, memory
-            self._life.maybe_strike(self, index)
-        if not call.awaited:
-            self.call_later(index + 1)
+            return
+        if index not in self.endings:
+            self._open[index] = collective, memory
+        self._life.maybe_strike(self, index)
 
     def _ended(self, index: int, memory: Memory, error: RingwideError | None) -> None:
         if index in self.endings:

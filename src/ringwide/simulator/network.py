@@ -177,8 +177,12 @@ class SimulatedLane:
 
     def _deliver(self, data: bytes) -> None:
         self._network.note(self, len(data))
-        if not self.closed:
-            self._inbox += data
+        if self.closed:
+            return
+        self._inbox += data
+        if self._network.chance() < self._weather.drowsy:
+            self._clock.call_later(self._network.delay(), self._read)
+        else:
             self._read()
 
     def _deliver_end(self) -> None:

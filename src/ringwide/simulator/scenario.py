@@ -52,9 +52,12 @@ class Fault:
     rank: int
     call: int
     delay: float
-    abrupt: bool  # a kill in which even what has left is lost
+    abrupt: bool  # a kill in which even what has left is lost, or giving up before having begun
     odd: frozenset[int]  # the ranks that call `other`
     other: Call
+
+    def skips(self, rank: int, call: int) -> bool:
+        return self.kind is FaultKind.ABORT and self.abrupt and (self.rank, self.call) == (rank, call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class Weather:
     pause: float  # the longest wait of a caller between two calls
     taken_at_once: float  # the chance that the kernel takes a frame when it is sent, and not later
     split: float  # the chance that it takes only a part
+    drowsy: float  # the chance that a rank reads what has come only later, perhaps with more behind it
     capacity_bytes: int  # how much a connection holds that the other side has not read
 
 
@@ -142,6 +146,7 @@ def _weather(chance: Random) -> Weather:
         pause=latency * chance.choice((0.1, 3.0, 30.0)),
         taken_at_once=chance.choice((0.0, 0.7, 1.0)),
         split=chance.choice((0.0, 0.0, 0.3)),
+        drowsy=chance.choice((0.0, 0.0, 0.4)),
         capacity_bytes=chance.choice((50, 500, 1_000_000)),
     )
 
