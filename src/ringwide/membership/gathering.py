@@ -128,10 +128,12 @@ class Gathering:
     async def _dial_peer(self, peer: int) -> None:
         """All lanes to one peer, the express lane first: what the two disagree on is found before there are more."""
         for lane in range(self._lanes[peer]):
-            sock = await self._connect(self._addresses[peer])
-            if sock is None:
-                return
-            await self._guarded(self._introduce(sock, peer, lane), sock)
+            while (peer, lane) in self._missing:  # it may be turned away in a crowd, or meet one that is about to end
+                sock = await self._connect(self._addresses[peer])
+                if sock is None:
+                    return
+                await self._guarded(self._introduce(sock, peer, lane), sock)
+                await asyncio.sleep(_FIRST_PAUSE if (peer, lane) in self._missing else 0)
 
     async def _connect(self, address: Address) -> socket.socket | None:
         pause = _FIRST_PAUSE
