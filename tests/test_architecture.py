@@ -18,7 +18,7 @@ FLOORS = (
     ("protocol",),
     ("codec", "transport"),
     ("collective", "membership", "observe"),
-    ("buckets",),
+    ("buckets", "calls", "connections"),
     ("config",),  # above the rooms that take plain arguments, never settings
     ("ring", "simulator"),
     ("training", "interop"),

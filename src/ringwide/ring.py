@@ -1,18 +1,10 @@
 """The ring as its users see it: `join` it, await its collectives, leave it."""
 
 import asyncio
-import contextlib
-import logging
 import os
-import socket
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from fcntl import ioctl
-from hashlib import blake2b
-from struct import unpack
-from termios import TIOCOUTQ
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -30,41 +22,22 @@ from ringwide.buckets import (
     leaf_of,
     leaves_of,
 )
-from ringwide.collective.dispatch import WINDOW, Collective, Dispatcher
+from ringwide.calls import Calls
+from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.operation import Numbers
 from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
 from ringwide.config import RingConfig
+from ringwide.connections import Connections
 from ringwide.errors import JoinError, RingClosed, StartTimeout
-from ringwide.membership.gathering import Gathering
-from ringwide.membership.listening import listen
 from ringwide.membership.peers import Address, check_rank, load_peers, parse_address
 from ringwide.observe import statistics
-from ringwide.transport.lane import Lane
-from ringwide.transport.link import EXPRESS_BYTES, STAGING_BYTES, Link
-from ringwide.transport.sockets import SocketSettings, tune
-
-logger = logging.getLogger("ringwide")
-
-_LEAVE_SECONDS, _LEAVE_STEP_SECONDS = 1.0, 0.002
-_PEERS_IN_FULL_BYTES = 3000
-"""A longer list of peers is compared by its digest."""
+from ringwide.transport.sockets import SocketSettings
 
 Tensors = TypeVar("Tensors")
 _MUST_BE_EQUAL = ("segment_bytes", "lanes", "algorithm", "doubling_bytes", "half_precision")
 _NOTHING = Numbers(np.empty(0, np.uint8), np.empty(0, np.uint8), np.add)
 _NO_TENSORS = Signature((), (), ())
 _RECIPES_REMEMBERED = 256
-_CANCELLED = "its task was cancelled"
-
-
-class _Call:
-    """One call of a user, from the moment it is made."""
-
-    __slots__ = ("collective", "numbers", "outcome", "plan")
-
-    def __init__(self, plan: Plan, numbers: Sequence[Numbers], outcome: asyncio.Future[None]) -> None:
-        self.plan, self.numbers, self.outcome = plan, numbers, outcome
-        self.collective: Collective | None = None  # while it is open
 
 
 class _Recipe(NamedTuple):
@@ -104,8 +77,10 @@ class Ring:
 
     def __init__(self, rank: int, addresses: Sequence[Address], config: RingConfig) -> None:
         self.rank, self.size, self.config = rank, len(addresses), config
-        self._addresses = addresses
-        self._links = {peer: Link(peer) for peer in range(self.size) if peer != rank}
+        self._address = addresses[rank]
+        sockets = SocketSettings(config.buffer_bytes, config.keepalive_seconds, config.user_timeout_seconds)
+        self._connections = Connections(rank, addresses, sockets=sockets, segment_bytes=config.segment_bytes)
+        self._links = self._connections.links
         self._dispatcher = Dispatcher(
             rank=rank,
             links=self._links,
@@ -119,16 +94,10 @@ class Ring:
             algorithm=config.algorithm,
             doubling_bytes=config.doubling_bytes,
         )
-        self._sockets = SocketSettings(config.buffer_bytes, config.keepalive_seconds, config.user_timeout_seconds)
-        self._loop = asyncio.get_running_loop()
+        self._calls = Calls(self._dispatcher)
         self._shelf = Shelf()
         self._recipes: dict[tuple[Kind, str, int, Signature], _Recipe] = {}
-        self._calls: deque[_Call] = deque()  # those whose turn has not come
-        self._running = 0
-        self._server: asyncio.Task[None] | None = None
-        self._listener: socket.socket | None = None
         self._left = False
-        self._collectives = 0
         self._awaited = 0
         self._busy_since = self._network_seconds = 0.0
 
@@ -198,7 +167,7 @@ class Ring:
         """What this ring has done so far."""
         running = time.perf_counter() - self._busy_since if self._awaited else 0.0
         return statistics.Statistics(
-            collectives=self._collectives,
+            collectives=self._calls.made,
             network_seconds=self._network_seconds + running,
             buffer_bytes_asked=self.config.buffer_bytes,
             links=statistics.of_links(self._links.values()),
@@ -235,7 +204,7 @@ class Ring:
             self._busy_since = time.perf_counter()
         self._awaited += 1
         try:
-            await self._outcome(plan, numbers if numbers is not None else bundle.numbers if bundle else ())
+            await self._calls.make(plan, numbers if numbers is not None else bundle.numbers if bundle else ())
         except BaseException:
             if bundle is not None:
                 bundle.discard()
@@ -245,126 +214,38 @@ class Ring:
             if not self._awaited:
                 self._network_seconds += time.perf_counter() - self._busy_since
 
-    async def _outcome(self, plan: Plan, numbers: Sequence[Numbers]) -> None:
-        """Calls get their numbers in the order in which they were made, whatever becomes of them meanwhile."""
-        call = _Call(plan, numbers, self._loop.create_future())
-        self._calls.append(call)
-        self._start_calls()
-        try:
-            await call.outcome
-        except asyncio.CancelledError:
-            if call.collective is not None:
-                self._dispatcher.abort(call.collective, _CANCELLED)
-                self._end_call(call)
-            raise
-
-    def _start_calls(self) -> None:
-        while self._calls and self._running < WINDOW:
-            call = self._calls.popleft()
-            if call.outcome.cancelled():
-                self._dispatcher.skip(_CANCELLED)
-            else:
-                self._start_call(call)
-
-    def _start_call(self, call: _Call) -> None:
-        def on_done(error: Exception | None) -> None:
-            self._end_call(call)
-            if call.outcome.done():
-                return
-            if error is None:
-                call.outcome.set_result(None)
-            else:
-                call.outcome.set_exception(error)
-
-        self._running += 1
-        self._collectives += 1
-        try:
-            collective = self._dispatcher.submit(call.plan, call.numbers, on_done)
-        except Exception as error:  # this call's, though another one's end may have started it
-            on_done(error)
-        else:
-            call.collective = None if call.outcome.done() else collective
-
-    def _end_call(self, call: _Call) -> None:
-        call.collective = None
-        self._running -= 1
-        if self._calls:
-            self._loop.call_soon(self._start_calls)
-
     # -- joining and leaving
 
     async def _form(self) -> None:
-        started = time.perf_counter()
-        gathering = Gathering(
-            rank=self.rank,
-            addresses=self._addresses,
-            lanes={peer: 1 + self._bulk_lanes(peer) for peer in self._links},
-            settings={key: getattr(self.config, key) for key in _MUST_BE_EQUAL},
-            peers_digest=self._peers_in_common(),
-            on_socket=self._on_socket,
+        config, started = self.config, time.perf_counter()
+        self._dispatcher.on_over = self._connections.fail
+        await self._connections.open(
+            events=self._dispatcher,
+            lanes_to=lambda peer: config.lanes if self._planner.exchanges_bulk(peer) else 0,
+            settings={key: getattr(config, key) for key in _MUST_BE_EQUAL},
+            address=self._address if config.listen is None else parse_address(config.listen, "listen"),
+            insecure=config.insecure,
+            timeout_seconds=config.start_timeout_seconds,
         )
-        self._dispatcher.on_over = gathering.fail
-        self._listener = listen(self._listen_address(), rank=self.rank, insecure=self.config.insecure)
-        self._server = asyncio.create_task(gathering.serve(self._listener))
-        timeout = self.config.start_timeout_seconds
-        await gathering.run(timeout_seconds=timeout)
         self._dispatcher.on_over = None
+        await self._wait_for_all(config.start_timeout_seconds - (time.perf_counter() - started))
+
+    async def _wait_for_all(self, seconds: float) -> None:
+        """All our connections are there; others may still wait for some of theirs."""
         try:
-            async with asyncio.timeout(timeout - (time.perf_counter() - started)):
+            async with asyncio.timeout(seconds):
                 await self.barrier()
         except TimeoutError as error:
-            raise StartTimeout(rank=self.rank, missing=["ranks that wait for others"], seconds=timeout) from error
-
-    def _bulk_lanes(self, peer: int) -> int:
-        return self.config.lanes if self._planner.exchanges_bulk(peer) else 0
-
-    def _peers_in_common(self) -> str:
-        text = "\n".join(map(str, self._addresses))
-        return text if len(text) <= _PEERS_IN_FULL_BYTES else blake2b(text.encode(), digest_size=16).hexdigest()
-
-    def _listen_address(self) -> Address:
-        if self.config.listen is None:
-            return self._addresses[self.rank]
-        return parse_address(self.config.listen, "listen")
-
-    def _on_socket(self, peer: int, index: int, sock: socket.socket) -> None:
-        tune(sock, self._sockets)
-        self._links[peer].add(
-            Lane(
-                sock,
-                peer=peer,
-                index=index,
-                events=self._dispatcher,
-                limit_bytes=self.config.segment_bytes if index else EXPRESS_BYTES,
-                **({} if index else {"staging_bytes": STAGING_BYTES}),
-            )
-        )
+            missing, limit = ["ranks that wait for others"], self.config.start_timeout_seconds
+            raise StartTimeout(rank=self.rank, missing=missing, seconds=limit) from error
 
     async def _leave(self, reason: str) -> None:
         """Say goodbye, let the last bytes get there, close everything."""
         self._left = True
-        if self._server is not None:
-            self._server.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._server
-        if self._listener is not None:
-            self._listener.close()
+        await self._connections.stop_listening()
         self._dispatcher.say_goodbye(reason)
         self._dispatcher.close(RingClosed("this ring has been left while a call was still open; await every call"))
-        lanes = [lane for link in self._links.values() for lane in link.lanes.values()]
-        for _ in range(int(_LEAVE_SECONDS / _LEAVE_STEP_SECONDS)):
-            if not any(lane.queued or _unacknowledged(lane) for lane in lanes):
-                break
-            await asyncio.sleep(_LEAVE_STEP_SECONDS)  # the kernel has no event for "acknowledged"
-        for lane in lanes:
-            lane.close()
-
-
-def _unacknowledged(lane: Lane) -> int:
-    """Bytes that the peer's kernel has not confirmed. They would be lost if this process ended now."""
-    if lane.closed:
-        return 0
-    return int(unpack("i", ioctl(lane.socket.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0])
+        await self._connections.close()
 
 
 def _require_writable(leaves: Sequence[Leaf]) -> None:

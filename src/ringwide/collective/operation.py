@@ -193,7 +193,7 @@ class Operation:
             numbers.finish(numbers.work[first:last])
 
     def _relay(self, segment: int, payload: memoryview, hop: int, peer: int) -> None:
-        """Add our numbers to the sum where it has landed, in the cache. When many wait to leave, they wait in `work`."""
+        """Add our numbers to the sum where it has landed, in the cache. Too many that wait to leave wait in `work`."""
         if self._unsent * len(payload) < RELAYED_LIMIT_BYTES:
             first, last = self._bounds[segment]
             arrival: Array = np.frombuffer(payload, dtype=self._numbers.work.dtype)

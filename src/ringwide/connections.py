@@ -1,0 +1,97 @@
+"""Every connection of one rank: opened together when the ring forms, closed together when it is left."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from fcntl import ioctl
+from hashlib import blake2b
+from struct import unpack
+from termios import TIOCOUTQ
+
+from ringwide.membership.gathering import Gathering
+from ringwide.membership.listening import listen
+from ringwide.membership.peers import Address
+from ringwide.protocol.handshake import Setting
+from ringwide.transport.lane import Events, Lane
+from ringwide.transport.link import EXPRESS_BYTES, STAGING_BYTES, Link
+from ringwide.transport.sockets import SocketSettings, tune
+
+_LEAVE_SECONDS, _LEAVE_STEP_SECONDS = 1.0, 0.002
+_PEERS_IN_FULL_BYTES = 3000
+"""A longer list of peers is compared by its digest."""
+
+
+class Connections:
+    """The links to all other ranks, and the socket on which this rank is found."""
+
+    def __init__(self, rank: int, addresses: Sequence[Address], *, sockets: SocketSettings, segment_bytes: int) -> None:
+        self._rank, self._addresses = rank, addresses
+        self._sockets, self._segment_bytes = sockets, segment_bytes
+        self.links = {peer: Link(peer) for peer in range(len(addresses)) if peer != rank}
+        self._listener: socket.socket | None = None
+        self._server: asyncio.Task[None] | None = None
+        self._gathering: Gathering | None = None
+
+    async def open(
+        self,
+        *,
+        events: Events,
+        lanes_to: Callable[[int], int],
+        settings: Mapping[str, Setting],
+        address: Address,
+        insecure: bool,
+        timeout_seconds: float,
+    ) -> None:
+        """Find the other ranks. `lanes_to` says how many bulk lanes a peer gets beside its express lane."""
+        gathering = self._gathering = Gathering(
+            rank=self._rank,
+            addresses=self._addresses,
+            lanes={peer: 1 + lanes_to(peer) for peer in self.links},
+            settings=settings,
+            peers_digest=self._peers_in_common(),
+            on_socket=lambda peer, index, sock: self._add_lane(events, peer, index, sock),
+        )
+        self._listener = listen(address, rank=self._rank, insecure=insecure)
+        self._server = asyncio.create_task(gathering.serve(self._listener))
+        await gathering.run(timeout_seconds=timeout_seconds)
+
+    def fail(self, error: Exception) -> None:
+        """A rank that had come is gone again: `open` raises this instead of waiting on."""
+        if self._gathering is not None:
+            self._gathering.fail(error)
+
+    def _peers_in_common(self) -> str:
+        text = "\n".join(map(str, self._addresses))
+        return text if len(text) <= _PEERS_IN_FULL_BYTES else blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def _add_lane(self, events: Events, peer: int, index: int, sock: socket.socket) -> None:
+        tune(sock, self._sockets)
+        limit, staging = (self._segment_bytes, 0) if index else (EXPRESS_BYTES, STAGING_BYTES)
+        lane = Lane(sock, peer=peer, index=index, events=events, limit_bytes=limit, staging_bytes=staging)
+        self.links[peer].add(lane)
+
+    async def stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._server
+        if self._listener is not None:
+            self._listener.close()
+
+    async def close(self) -> None:
+        """Let the last bytes get there, if that does not take long."""
+        lanes = [lane for link in self.links.values() for lane in link.lanes.values()]
+        for _ in range(int(_LEAVE_SECONDS / _LEAVE_STEP_SECONDS)):
+            if not any(lane.queued or _unacknowledged(lane) for lane in lanes):
+                break
+            await asyncio.sleep(_LEAVE_STEP_SECONDS)  # the kernel has no event for "acknowledged"
+        for lane in lanes:
+            lane.close()
+
+
+def _unacknowledged(lane: Lane) -> int:
+    """Bytes that the peer's kernel has not confirmed. They would be lost if this process ended now."""
+    if lane.closed:
+        return 0
+    return int(unpack("i", ioctl(lane.socket.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0])
