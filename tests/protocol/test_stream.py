@@ -19,7 +19,7 @@ class Receiver:
 
     def __init__(self, *, staging_bytes: int, refusals: int = 0) -> None:
         self.frames: list[tuple[Header, bytes]] = []
-        self.landings = 0
+        self.landings = self.retries = 0
         self._refusals, self._refused = refusals, 0
         self.reader = FrameReader(
             landing=self._landing, arrived=self._arrived, limit_bytes=LIMIT, staging_bytes=staging_bytes
@@ -42,14 +42,19 @@ class Receiver:
             room = self.reader.room()
             assert bool(room) != self.reader.blocked
             if not room:
-                self.reader.retry()
+                self._retry()
                 continue
             assert all(len(place) > 0 for place in room)
             count = self._fill(room, data)
             data = data[count:]
             self.reader.received(count)
         while self.reader.blocked:
-            self.reader.retry()
+            self._retry()
+
+    def _retry(self) -> None:
+        self.retries += 1
+        assert self.retries < 1000, "it stays blocked"
+        self.reader.retry()
 
     @staticmethod
     def _fill(room: Iterable[memoryview], data: bytes) -> int:
