@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from bench.allreduce import markdown
+
 from ringwide.config import settings_table
 
 ROOT = Path(__file__).parent.parent

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.collective import dispatch
+from ringwide.collective import early
 from ringwide.protocol import frame, handshake
 from ringwide.transport.link import EXPRESS_BYTES
 
@@ -61,8 +61,8 @@ def test_the_limits() -> None:
         frame.HEADER_BYTES,
         frame.NEWS_LIMIT_BYTES,
         EXPRESS_BYTES,
-        dispatch.WINDOW,
-        dispatch.EARLY_LIMIT_BYTES,
+        early.WINDOW,
+        early.LIMIT_BYTES_PER_PEER,
         handshake.RANKS_LIMIT,
         handshake.LANES_LIMIT,
     ]

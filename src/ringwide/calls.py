@@ -4,7 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from ringwide.collective.dispatch import WINDOW, Collective, Dispatcher
+from ringwide.collective.dispatch import Collective, Dispatcher
+from ringwide.collective.early import WINDOW
 from ringwide.collective.operation import Numbers
 from ringwide.collective.plan import Plan
 

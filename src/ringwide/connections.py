@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from fcntl import ioctl
@@ -63,7 +64,11 @@ class Connections:
 
     def _peers_in_common(self) -> str:
         text = "\n".join(map(str, self._addresses))
-        return text if len(text) <= _PEERS_IN_FULL_BYTES else blake2b(text.encode(), digest_size=16).hexdigest()
+        return (
+            text
+            if len(json.dumps(text)) <= _PEERS_IN_FULL_BYTES
+            else blake2b(text.encode(), digest_size=16).hexdigest()
+        )
 
     def _add_lane(self, events: Events, peer: int, index: int, sock: socket.socket) -> None:
         tune(sock, self._sockets)

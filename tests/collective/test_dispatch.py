@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from ringwide.collective.dispatch import Dispatcher
+from ringwide.collective.early import LIMIT_BYTES_PER_PEER
 from ringwide.collective.operation import Numbers, Operation
 from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
-from ringwide.errors import CollectiveAborted, PeerLeft, PeerLost, RingwideError
+from ringwide.errors import CollectiveAborted, PeerLeft, PeerLost, RemoteProtocolError, RingwideError
 from ringwide.protocol import frame
 from ringwide.protocol.frame import HEADER_BYTES, Header
 
@@ -148,3 +149,34 @@ def test_news_of_a_loss_that_names_nobody_is_no_accident(words: str) -> None:
     rank = OneRank()
     rank.hear(2, frame.news(frame.Kind.LOST, words))
     assert isinstance(rank.dispatcher.over, PeerLost)
+
+
+def test_a_stream_that_breaks_after_the_goodbye_ends_what_still_waits_for_it() -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, BULK)  # waits for its predecessor, rank 2
+    rank.hear(2, frame.news(frame.Kind.GOODBYE, "it is done", collective=1))
+    rank.dispatcher.lost(StillLane(2, index=1), EOFError("it closed the connection"))
+    assert rank.endings == []  # everything it sent has arrived before the end of its stream
+    rank.dispatcher.lost(StillLane(2, index=1), ConnectionResetError("reset"))
+    assert isinstance(rank.endings[0], PeerLost)
+
+
+def test_a_peer_that_gives_up_call_after_call_may_be_far_ahead() -> None:
+    rank = OneRank()
+    for number in range(1, 1001):
+        rank.hear(1, frame.news(frame.Kind.ABORT, "its task was cancelled", collective=number))
+    for _ in range(1000):
+        rank.call(Kind.ALLREDUCE, SMALL)
+    assert all(isinstance(error, CollectiveAborted) for error in rank.endings)
+    assert len(rank.endings) == 1000
+
+
+def test_what_waits_for_our_calls_is_bounded() -> None:
+    rank = OneRank()
+    piece = bytes(EXPRESS_BYTES)
+    header = {"bucket": 0, "hop": 1, "epoch": 0, "segment": 0, "fingerprint": 5, "payload_bytes": EXPRESS_BYTES}
+    allowed = LIMIT_BYTES_PER_PEER // (EXPRESS_BYTES + HEADER_BYTES)
+    for number in range(1, allowed + 1):
+        rank.hear(1, frame.pack_data(collective=number, **header) + piece)
+    with pytest.raises(RemoteProtocolError, match="rank 1 is too far ahead"):
+        rank.hear(1, frame.pack_data(collective=allowed + 1, **header) + piece)

@@ -5,8 +5,8 @@ Rules:
 - Small collectives begin at once. One with bulk waits until those with bulk before it are done here, so no bulk lane
   ever carries something of an earlier collective behind something of a later one: a lane can then be paused when its
   peer is ahead of us, and nothing that we still need is stuck behind it.
-- A small frame that is ahead of us is kept until our call comes. A peer cannot be far ahead: no collective ends on any
-  rank before it has begun on all, and a rank has at most `WINDOW` open.
+- A small frame that is ahead of us is kept until our call comes (`early.py`). A peer cannot be far ahead: no collective
+  succeeds on any rank before it has begun on all, and a rank has a bounded number open.
 - Each frame has its collective's fingerprint. When one differs, all ranks tell all others what they were called with,
   each fails with both sides named, and the next collective goes on as if nothing had been.
 - A peer that says goodbye has finished everything up to a number: what is in flight up to there still arrives.
@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from ringwide.collective.early import EarlyFrames
 from ringwide.collective.operation import LaneLike, LinkLike, Numbers, Operation
 from ringwide.collective.plan import Plan
 from ringwide.errors import (
@@ -32,8 +33,6 @@ from ringwide.protocol.frame import DATA, Header, Kind, news
 
 logger = logging.getLogger("ringwide.collective")
 
-WINDOW = 64
-EARLY_LIMIT_BYTES = 64 * 1024 * 1024
 GOODBYE_GRACE_SECONDS = 0.5
 """A bulk lane may end before the goodbye on the express lane is read."""
 TICK_SECONDS = 0.25
@@ -79,8 +78,7 @@ class Dispatcher:
         self._next = 1
         self._open: dict[int, Collective] = {}
         self._line: deque[Collective] = deque()  # those with bulk, in order; only the first one has begun
-        self._early: dict[int, list[tuple[LaneLike, Header, bytearray]]] = {}
-        self._early_bytes = 0
+        self._early = EarlyFrames()
         self._blocked: dict[LaneLike, None] = {}  # in the order in which they stopped, so that a replay is exact
         self._departed: dict[int, int] = {}  # who said goodbye -> the last collective it has finished
         self._ticking = False
@@ -121,7 +119,7 @@ class Dispatcher:
     def skip(self, reason: str) -> None:
         """A call was given up before its turn: it has a number all the same, and the others must not wait for it."""
         number, self._next = self._next, self._next + 1
-        self._take_early(number)
+        self._early.take(number)
         self._tell_all(news(Kind.ABORT, reason, collective=number, epoch=self._epoch))
         self._resume_lanes()
 
@@ -158,9 +156,7 @@ class Dispatcher:
         collective.begun = True
         for operation in collective.operations:
             operation.begin()
-        early = self._take_early(collective.number) if self._early else []
-        early.sort(key=lambda frame: frame[1].kind == DATA)  # who gave up or disagreed is heard before any numbers
-        for lane, header, payload in early:
+        for lane, header, payload in self._early.take(collective.number) if self._early else ():
             if collective.number in self._open:
                 hear = self._hear_data if header.kind == DATA else self._hear_news
                 hear(lane, collective, header, memoryview(payload))
@@ -187,7 +183,7 @@ class Dispatcher:
         if not collective.plan.express:
             self._line.remove(collective)
         if self._early:
-            self._take_early(collective.number)
+            self._early.take(collective.number)
         on_done, collective.on_done = collective.on_done, _nobody
         collective.operations = []  # they refer to the collective: without this, only the garbage collector ends it
         on_done(error)
@@ -219,24 +215,29 @@ class Dispatcher:
             if collective is not None and collective.begun:
                 self._hear_data(lane, collective, header, payload)
             elif collective is not None or header.collective >= self._next:
-                self._keep_early(lane, header, payload)
+                self._early.keep(lane, header, payload)
             # else: of a collective that is over here, and nobody needs it
         elif header.kind in (Kind.GOODBYE, Kind.LOST):
             self._hear_of_an_end(lane.peer, header, payload)
         elif collective is not None:
             self._hear_news(lane, collective, header, payload)
         elif header.collective >= self._next:
-            self._keep_early(lane, header, payload)
+            self._early.keep(lane, header, payload)
 
     def lost(self, lane: LaneLike, reason: Exception) -> None:
         """A lane has ended. Without a goodbye, so has the ring."""
         peer = lane.peer
         if peer in self._departed:
-            return
-        if lane.index > 0 and isinstance(reason, EOFError):
+            self._lost_after_goodbye(peer, reason)
+        elif lane.index > 0 and isinstance(reason, EOFError | OSError):
             self._clock.call_later(GOODBYE_GRACE_SECONDS, lambda: self._lost(peer, reason))
         else:
             self._lost(peer, reason)
+
+    def _lost_after_goodbye(self, peer: int, reason: Exception) -> None:
+        """At the end of its stream all it sent has arrived; a stream that broke may have taken something along."""
+        if not isinstance(reason, EOFError) and any(peer in open_.waiting_for() for open_ in self._open.values()):
+            self._close_down(PeerLost(rank=peer, reason=f"{reason}, with frames on their way"), after=0)
 
     def _lost(self, peer: int, reason: Exception) -> None:
         if peer in self._departed or (self.over is not None and self._last == 0):
@@ -252,10 +253,6 @@ class Dispatcher:
             raise RemoteProtocolError(f"rank {peer} sent a handshake to a ring that has formed")
         if header.epoch != self._epoch:
             raise RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, this is {self._epoch}")
-        if header.collective >= self._next + WINDOW:
-            raise RemoteProtocolError(
-                f"rank {peer} sent a frame of collective {header.collective}, here the next is {self._next}"
-            )
 
     def _hear_data(self, lane: LaneLike, collective: Collective, header: Header, payload: memoryview) -> None:
         if header.fingerprint != collective.plan.fingerprint:
@@ -277,21 +274,6 @@ class Dispatcher:
         if header.bucket >= len(collective.operations):
             raise RemoteProtocolError(f"rank {peer} sent bucket {header.bucket} of collective {collective.number}")
         return collective.operations[header.bucket]
-
-    # -- frames that are ahead of us
-
-    def _keep_early(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
-        self._early_bytes += len(payload)
-        if self._early_bytes > EARLY_LIMIT_BYTES:
-            raise RemoteProtocolError(
-                f"rank {lane.peer} is too far ahead: {self._early_bytes} bytes wait for our calls"
-            )
-        self._early.setdefault(header.collective, []).append((lane, header, bytearray(payload)))
-
-    def _take_early(self, number: int) -> list[tuple[LaneLike, Header, bytearray]]:
-        early = self._early.pop(number, [])
-        self._early_bytes -= sum(len(payload) for _, _, payload in early)
-        return early
 
     # -- disagreement
 

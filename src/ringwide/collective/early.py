@@ -1,0 +1,45 @@
+"""Frames that are ahead of us: kept until our own call comes.
+
+A peer with `WINDOW` calls open can be ahead with two frames of each at most: those of two rounds of doubling. One that
+sends more than that breaks the rules, and its memory here is bounded.
+"""
+
+from ringwide.collective.operation import LaneLike
+from ringwide.errors import RemoteProtocolError
+from ringwide.protocol.frame import DATA, HEADER_BYTES, Header
+from ringwide.transport.link import EXPRESS_BYTES
+
+WINDOW = 64
+"""How many collectives a rank has open at most; more calls wait."""
+LIMIT_BYTES_PER_PEER = 2 * WINDOW * (EXPRESS_BYTES + HEADER_BYTES)
+
+Frame = tuple[LaneLike, Header, bytearray]
+
+
+class EarlyFrames:
+    """Small frames of collectives that have not begun here, by number."""
+
+    def __init__(self) -> None:
+        self._frames: dict[int, list[Frame]] = {}
+        self._bytes_of: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._frames)
+
+    def keep(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
+        total = self._bytes_of.get(lane.peer, 0) + HEADER_BYTES + len(payload)
+        if total > LIMIT_BYTES_PER_PEER:
+            raise RemoteProtocolError(f"rank {lane.peer} is too far ahead: {total} bytes of it wait for our calls")
+        self._bytes_of[lane.peer] = total
+        self._frames.setdefault(header.collective, []).append((lane, header, bytearray(payload)))
+
+    def take(self, number: int) -> list[Frame]:
+        """Those of one collective: first the news, so that who gave up or disagreed is heard before any numbers."""
+        frames = self._frames.pop(number, [])
+        for lane, _, payload in frames:
+            self._bytes_of[lane.peer] -= HEADER_BYTES + len(payload)
+        return sorted(frames, key=_news_first)
+
+
+def _news_first(frame: Frame) -> bool:
+    return frame[1].kind == DATA
