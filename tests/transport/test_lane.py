@@ -263,11 +263,21 @@ async def test_what_fails_while_the_queue_is_sent_is_reported_once() -> None:
         send_owned(ends.here, 1, parcel)
         await ends.hearing_there.until(lambda: ends.hearing_there.refusals)
         ends.there.close()  # with bytes unread, which resets the connection
-        assert isinstance(await ends.hearing_here.until_lost(), OSError)
+        assert isinstance(await ends.hearing_here.until_lost(), OSError | EOFError)
         await turn_the_loop()
         assert len(ends.hearing_here.losses) == 1
         assert parcel.told_at == []
         assert ends.here.queued == 0
+
+
+async def test_the_last_words_of_a_peer_are_heard_even_if_sending_fails_first() -> None:
+    async with lane_and_stranger() as (lane, listener, stranger):
+        stranger.send(header_of(1, 5) + b"words")
+        stranger.close()
+        for number in range(3):  # the first is answered with a reset, the second fails
+            send(lane, number, b"nobody hears this")
+        await listener.until_lost()
+        assert listener.frames == [(1, b"words")]
 
 
 def patched(header: bytes, *, at: int, value: int) -> bytes:

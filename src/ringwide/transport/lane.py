@@ -101,7 +101,7 @@ class Lane:
         except (BlockingIOError, InterruptedError):
             count = 0
         except OSError as error:
-            self._loop.call_soon(self._lose, error)  # not here: the caller is in the middle of something
+            self._loop.call_soon(self._fail_sending, error)  # not here: the caller is in the middle of something
             return
         self.bytes_sent += count
         if count == len(header) + len(payload):
@@ -140,7 +140,7 @@ class Lane:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                self._lose(error)
+                self._fail_sending(error)
                 return
             self.bytes_sent += count
             parcel.started = True
@@ -231,6 +231,14 @@ class Lane:
         self._events.arrived(self, header, payload)
 
     # -- the end
+
+    def _fail_sending(self, error: OSError) -> None:
+        """The peer is gone, but its last words are perhaps still to be read."""
+        seen = -1
+        while self._reading and self.bytes_received > seen:
+            seen = self.bytes_received
+            self._readable()
+        self._lose(error)
 
     def _lose(self, reason: Exception) -> None:
         if not self.closed:
