@@ -348,7 +348,10 @@ async def test_a_stranger_that_talks_nonsense_is_cut_off_and_disturbs_nobody(noi
         assert await outcomes_of(first, member(1, peers)) == [[0, 1]] * 2
 
 
-async def test_strangers_that_say_nothing_disturb_nobody() -> None:
+async def test_strangers_that_say_nothing_disturb_nobody_and_are_sent_away_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gathering, "HANDSHAKE_SECONDS", 100 * PATIENCE_SECONDS)
     peers = free_peers(2)
     first = asyncio.create_task(member(0, peers))
     async with visiting(peers[0]) as (one, _), visiting(peers[0]) as (other, _):
