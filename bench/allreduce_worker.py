@@ -17,7 +17,7 @@ import ringwide
 
 
 def calls_per_round(nbytes: int) -> int:
-    return 20 if nbytes <= 2**17 else 5 if nbytes <= 2**21 else 2
+    return 50 if nbytes <= 2**17 else 10 if nbytes <= 2**21 else 2
 
 
 async def measure(ring: ringwide.Ring, nbytes: int, rounds: int) -> dict[str, Any]:

@@ -85,10 +85,10 @@ class ArrayLeaf:
 
     __slots__ = ("_array", "dtype", "shape")
 
-    def __init__(self, array: Array, name: str) -> None:
-        self.dtype, self.shape = array.dtype.name, array.shape
-        if self.dtype not in DTYPES or not array.dtype.isnative:
-            raise TypeError(f"{name} has dtype {array.dtype}; ringwide carries {', '.join(DTYPES)}")
+    def __init__(self, array: Array, name: str | int) -> None:
+        self.dtype, self.shape = _dtype_name(array.dtype), array.shape
+        if self.dtype not in DTYPES:
+            raise TypeError(f"{_called(name)} has dtype {array.dtype}; ringwide carries {', '.join(DTYPES)}")
         self._array = array
 
     def require_writable(self, name: str) -> None:
@@ -117,10 +117,11 @@ class TensorLeaf:
 
     __slots__ = ("_tensor", "dtype", "shape")
 
-    def __init__(self, tensor: Any, name: str) -> None:
+    def __init__(self, tensor: Any, name: str | int) -> None:
         self.dtype, self.shape = _dtype_name(tensor.dtype), tensor.shape
         if self.dtype not in DTYPES or tensor.layout is not _torch().strided:
-            raise TypeError(f"{name} is a {tensor.layout} tensor of {self.dtype}; ringwide carries {', '.join(DTYPES)}")
+            what = f"{_called(name)} is a {tensor.layout} tensor of {self.dtype}"
+            raise TypeError(f"{what}; ringwide carries dense tensors of {', '.join(DTYPES)}")
         self._tensor = tensor.detach() if tensor.requires_grad else tensor
 
     def require_writable(self, name: str) -> None:
@@ -159,10 +160,15 @@ def _torch() -> Any:
 
 @cache
 def _dtype_name(dtype: object) -> str:
+    """Of torch and numpy alike. Bytes in another machine's order get a name that is none of ours, such as >f4."""
     return str(dtype).removeprefix("torch.")
 
 
-def leaf_of(value: object, name: str = "the argument") -> Leaf:
+def _called(name: str | int) -> str:
+    return "the argument" if name == "" else f"tensor {name!r}"
+
+
+def leaf_of(value: object, name: str | int = "") -> Leaf:
     """One tensor or array, or a `TypeError` that names what came."""
     if isinstance(value, np.ndarray):
         return ArrayLeaf(value, name)
@@ -170,19 +176,19 @@ def leaf_of(value: object, name: str = "the argument") -> Leaf:
     if torch is not None and isinstance(value, torch.Tensor):
         return TensorLeaf(value, name)
     raise TypeError(
-        f"{name} is a {type(value).__module__}.{type(value).__qualname__}; expected a torch tensor, a numpy array, "
-        "a list or tuple of them, or a mapping from names to them"
+        f"{_called(name)} is a {type(value).__module__}.{type(value).__qualname__}; expected a torch tensor, "
+        "a numpy array, a list or tuple of them, or a mapping from names to them"
     )
 
 
 def leaves_of(values: object) -> tuple[list[Leaf], Signature]:
     """The tensors in a fixed order: a mapping is read in the order of its sorted names, whatever its own order."""
     names: tuple[str, ...] = ()
-    if isinstance(values, AnyMapping):
+    if isinstance(values, (list, tuple)):
+        leaves = [leaf_of(value, index) for index, value in enumerate(values)]
+    elif isinstance(values, AnyMapping):
         names = _sorted_names(values)
-        leaves = [leaf_of(values[name], f"tensor {name!r}") for name in names]
-    elif isinstance(values, list | tuple):
-        leaves = [leaf_of(value, f"tensor {index}") for index, value in enumerate(values)]
+        leaves = [leaf_of(values[name], name) for name in names]
     else:
         leaves = [leaf_of(values)]
     return leaves, Signature(names, tuple([leaf.dtype for leaf in leaves]), tuple([leaf.shape for leaf in leaves]))

@@ -1,8 +1,10 @@
 """The calls of one rank's user, in the order in which they were made, each with the future that its task awaits."""
 
 import asyncio
+import os
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ringwide.collective.dispatch import Collective, Dispatcher
 from ringwide.collective.early import WINDOW
@@ -25,8 +27,8 @@ class _Call:
 class Calls:
     """Gives calls their numbers in the order in which they were made, whatever becomes of them meanwhile."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, dispatcher: Dispatcher, *, look: Callable[[Sequence[int]], None], linger_seconds: float) -> None:
+        self._dispatcher, self._look, self.linger_seconds = dispatcher, look, linger_seconds
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Call] = deque()  # those whose turn has not come
         self._running = 0
@@ -37,6 +39,8 @@ class Calls:
         call = _Call(plan, numbers, self._loop.create_future())
         self._waiting.append(call)
         self._start_waiting()
+        if plan.express and self._running == 1 and self.linger_seconds:
+            self._linger(call)
         try:
             await call.outcome
         except asyncio.CancelledError:
@@ -44,6 +48,15 @@ class Calls:
                 self._dispatcher.abort(call.collective, _CANCELLED)
                 self._end(call)
             raise
+
+    def _linger(self, call: _Call) -> None:
+        """Look for the answer before going to sleep: to wake up often takes longer than the answer."""
+        deadline = time.perf_counter() + self.linger_seconds
+        while call.collective is not None:
+            self._look(call.collective.waiting_for())
+            if time.perf_counter() > deadline:
+                return
+            os.sched_yield()  # whoever has the answer may need this core
 
     def _start_waiting(self) -> None:
         while self._waiting and self._running < WINDOW:

@@ -62,6 +62,12 @@ class RingConfig(BaseModel):
         le=3_600,
         description="Sent but unacknowledged for this long: the kernel ends the connection.",
     )
+    linger_seconds: float = Field(
+        default=50e-6,
+        ge=0,
+        le=0.01,
+        description="How long a small collective looks for its answer before it sleeps, if each rank has a core.",
+    )
     listen: str | None = Field(
         default=None, description='"host:port" to listen on where it differs from this rank\'s line in the peers file.'
     )

@@ -94,7 +94,7 @@ class Ring:
             algorithm=config.algorithm,
             doubling_bytes=config.doubling_bytes,
         )
-        self._calls = Calls(self._dispatcher)
+        self._calls = Calls(self._dispatcher, look=self._connections.look, linger_seconds=config.linger_seconds)
         self._shelf = Shelf()
         self._recipes: dict[tuple[Kind, str, int, Signature], _Recipe] = {}
         self._left = False
@@ -228,6 +228,8 @@ class Ring:
             timeout_seconds=config.start_timeout_seconds,
         )
         self._dispatcher.on_over = None
+        if self._connections.ranks_on_this_host() > (os.cpu_count() or 1):
+            self._calls.linger_seconds = 0.0  # those with the answer need the cores
         await self._wait_for_all(config.start_timeout_seconds - (time.perf_counter() - started))
 
     async def _wait_for_all(self, seconds: float) -> None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from ringwide.collective.plan import Part
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header, pack_data
-from ringwide.protocol.instruction import Combine, Finish, Keep, Relay, Script, Send
+from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send
 
 Array = npt.NDArray[Any]
 Combiner = Callable[[Array, Array, Array], object]
@@ -82,7 +82,9 @@ class Operation:
         self._bounds, self._itemsize, self._express = part.layout.bounds, part.layout.itemsize, part.express
         self._numbers, self._links = numbers, links
         self._bucket, self._collective, self._fingerprint, self._epoch = bucket, collective, fingerprint, epoch
-        self._own_bytes, self._work_bytes = _bytes_of(numbers.ours), _bytes_of(numbers.work)
+        self._own_bytes = self._work_bytes = _bytes_of(numbers.work)
+        if numbers.ours is not numbers.work:
+            self._own_bytes = _bytes_of(numbers.ours)
         self._summed = bytearray(len(self._bounds))  # 1: the value of this segment is in `work`, no longer in `ours`
         self._early: dict[tuple[int, int], memoryview] = {}  # (segment, hop) whose turn has not come
         self._unsent = 0
@@ -152,18 +154,17 @@ class Operation:
     # -- instructions
 
     def _execute(self, script: Script, segment: int, payload: memoryview) -> None:
-        for instruction in script:
-            match instruction:
-                case Combine():
-                    self._combine(segment, payload, instruction.arrival_first)
-                case Keep():
-                    self._keep(segment, payload)
-                case Send(hop, peer):
-                    self._send(segment, self._value(segment), hop, peer)
-                case Relay(hop, peer):
-                    self._relay(segment, payload, hop, peer)
-                case Finish():
-                    self._finish(segment)
+        for instruction in script:  # by isinstance: a match statement takes three times as long here
+            if isinstance(instruction, Send):
+                self._send(segment, self._value(segment), instruction.hop, instruction.peer)
+            elif isinstance(instruction, Combine):
+                self._combine(segment, payload, instruction.arrival_first)
+            elif isinstance(instruction, Relay):
+                self._relay(segment, payload, instruction.hop, instruction.peer)
+            elif isinstance(instruction, Keep):
+                self._keep(segment, payload)
+            else:
+                self._finish(segment)
 
     def _combine(self, segment: int, payload: memoryview, arrival_first: bool) -> None:
         first, last = self._bounds[segment]
@@ -243,4 +244,4 @@ class Operation:
 
 
 def _bytes_of(array: Array) -> memoryview:
-    return memoryview(array.view(np.uint8)) if array.size else _NOTHING  # type: ignore[arg-type]
+    return array.data.cast("B") if array.size else _NOTHING

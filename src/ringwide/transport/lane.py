@@ -162,6 +162,16 @@ class Lane:
 
     # -- receiving
 
+    @property
+    def same_host(self) -> bool:
+        """Does the peer run on this machine?"""
+        return bool(self.socket.getpeername()[0] == self.socket.getsockname()[0])
+
+    def look(self) -> None:
+        """Read what has come, if anything has."""
+        if self._reading:
+            self._readable()
+
     def _readable(self) -> None:
         self._guarded(self._read)
 
