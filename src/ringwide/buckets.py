@@ -24,6 +24,7 @@ from ringwide.collective.plan import BucketShape
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 DTYPES = FLOATS + INTEGERS
+_CHARS = {name: np.dtype(name).char for name in DTYPES if name != "bfloat16"}
 HALVES = ("float16", "bfloat16")
 
 
@@ -135,7 +136,10 @@ class TensorLeaf:
             return None
         if self.dtype == "bfloat16":
             return tensor.view(_torch().int16).numpy().reshape(-1) if carrier == np.int16 else None
-        return tensor.numpy().reshape(-1) if carrier == self.dtype else None
+        if carrier.char != _CHARS[self.dtype]:
+            return None
+        array: Array = tensor.numpy()
+        return array if array.ndim == 1 else array.reshape(-1)
 
     def load(self, flat: Array) -> None:
         self._as_tensor(flat, self.shape).copy_(self._tensor)

@@ -15,7 +15,7 @@ Rules:
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from ringwide.collective.early import EarlyFrames
 from ringwide.collective.operation import LaneLike, LinkLike, Numbers, Operation
@@ -51,6 +51,18 @@ class Clock(Protocol):
 class Collective:
     """One collective under way on this rank: its operations, one a bucket, succeed or fail together."""
 
+    __slots__ = (
+        "begun",
+        "number",
+        "on_done",
+        "operations",
+        "plan",
+        "progress_at",
+        "progress_seen",
+        "told",
+        "unfinished",
+    )
+
     def __init__(self, number: int, plan: Plan, on_done: Done) -> None:
         self.number, self.plan, self.on_done = number, plan, on_done
         self.operations: list[Operation] = []
@@ -64,6 +76,8 @@ class Collective:
         return f"<Collective {self.number} {self.plan.what}>"
 
     def waiting_for(self) -> list[int]:
+        if len(self.operations) == 1:
+            return self.operations[0].waiting_for()
         return sorted({peer for operation in self.operations for peer in operation.waiting_for()})
 
 
@@ -156,12 +170,16 @@ class Dispatcher:
         collective.begun = True
         for operation in collective.operations:
             operation.begin()
-        for lane, header, payload in self._early.take(collective.number) if self._early else ():
+        if collective.number in self._early:
+            self._hear_early(collective)
+        if self._blocked:
+            self._resume_lanes()
+
+    def _hear_early(self, collective: Collective) -> None:
+        for lane, header, payload in self._early.take(collective.number):
             if collective.number in self._open:
                 hear = self._hear_data if header.kind == DATA else self._hear_news
                 hear(lane, collective, header, memoryview(payload))
-        if self._blocked:
-            self._resume_lanes()
 
     def _resume_lanes(self) -> None:
         """Even when a small collective begins: a peer that disagrees may have sent bulk for it, and nothing else."""
@@ -182,7 +200,7 @@ class Dispatcher:
                 link.forget(collective.number)
         if not collective.plan.express:
             self._line.remove(collective)
-        if self._early:
+        if collective.number in self._early:
             self._early.take(collective.number)
         on_done, collective.on_done = collective.on_done, _nobody
         collective.operations = []  # they refer to the collective: without this, only the garbage collector ends it
@@ -193,7 +211,8 @@ class Dispatcher:
 
     def landing(self, lane: LaneLike, header: Header) -> memoryview | None:
         """Where the payload of a large frame goes. None: we are not there yet, the lane must wait."""
-        self._check_frame(lane.peer, header)
+        if header.epoch != self._epoch or header.kind < DATA:
+            self._refuse(lane.peer, header)
         collective = self._open.get(header.collective)
         if lane.index == 0 or header.kind != DATA:
             return memoryview(bytearray(header.payload_bytes))
@@ -209,7 +228,8 @@ class Dispatcher:
         return operation.landing(lane, header)
 
     def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
-        self._check_frame(lane.peer, header)
+        if header.epoch != self._epoch or header.kind < DATA:
+            self._refuse(lane.peer, header)
         collective = self._open.get(header.collective)
         if header.kind == DATA:
             if collective is not None and collective.begun:
@@ -248,11 +268,10 @@ class Dispatcher:
         else:
             self._close_down(PeerLost(rank=peer, reason=str(reason)), after=0)
 
-    def _check_frame(self, peer: int, header: Header) -> None:
+    def _refuse(self, peer: int, header: Header) -> NoReturn:
         if header.kind < DATA:
             raise RemoteProtocolError(f"rank {peer} sent a handshake to a ring that has formed")
-        if header.epoch != self._epoch:
-            raise RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, this is {self._epoch}")
+        raise RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, this is {self._epoch}")
 
     def _hear_data(self, lane: LaneLike, collective: Collective, header: Header, payload: memoryview) -> None:
         if header.fingerprint != collective.plan.fingerprint:

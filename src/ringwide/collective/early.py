@@ -23,8 +23,8 @@ class EarlyFrames:
         self._frames: dict[int, list[Frame]] = {}
         self._bytes_of: dict[int, int] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._frames)
+    def __contains__(self, number: int) -> bool:
+        return number in self._frames
 
     def keep(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
         total = self._bytes_of.get(lane.peer, 0) + HEADER_BYTES + len(payload)

@@ -86,4 +86,6 @@ class DoublingMachine:
 
     def waiting_for(self) -> Sequence[int]:
         stops = self._schedule.stops
+        if len(self._position) == 1:
+            return () if self.done else (stops[self._position[0]].peer,)
         return sorted({stops[position].peer for position in self._position if position < len(stops)})

@@ -15,7 +15,6 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 from ringwide.errors import RemoteProtocolError
@@ -173,17 +172,16 @@ class Lane:
             self._readable()
 
     def _readable(self) -> None:
-        self._guarded(self._read)
-
-    def _guarded(self, receive: Callable[[], None]) -> None:
-        """Whatever fails in a callback ends the lane: an event loop would only print it, and the caller wait on."""
         try:
-            receive()
-        except RemoteProtocolError as error:
-            self._lose(error)
+            self._read()
         except Exception as error:
-            logger.exception("lane=%d peer=%d: a frame could not be handled", self.index, self.peer)
-            self._lose(error)
+            self._end_with(error)
+
+    def _end_with(self, error: Exception) -> None:
+        """Whatever fails in a callback ends the lane: an event loop would only print it, and the caller wait on."""
+        if not isinstance(error, RemoteProtocolError):
+            logger.error("lane=%d peer=%d: a frame could not be handled", self.index, self.peer, exc_info=error)
+        self._lose(error)
 
     def _read(self) -> None:
         for _ in range(READS_PER_WAKE):
@@ -212,7 +210,10 @@ class Lane:
         """A payload had no place to land; perhaps it has one now."""
         if self.closed or not self._reader.blocked:
             return
-        self._guarded(self._reader.retry)
+        try:
+            self._reader.retry()
+        except Exception as error:
+            self._end_with(error)
         self._watch_readable(not (self.closed or self._reader.blocked))
 
     def scratch(self, nbytes: int) -> memoryview:

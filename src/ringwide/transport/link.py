@@ -4,12 +4,13 @@ Lane 0 is the express lane: news and small frames travel on it and never wait be
 Bulk lanes exist only where the algorithms need them, and a large bucket is striped over all of them.
 """
 
+from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.transport.lane import Lane, Owner
 
 EXPRESS_BYTES = 256 * 1024
 """The largest payload for the express lane."""
 
-STAGING_BYTES = 64 * 1024
+STAGING_BYTES = 128 * 1024 + HEADER_BYTES
 """An express lane receives up to this much at once, headers and small payloads together."""
 
 
