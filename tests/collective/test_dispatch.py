@@ -60,7 +60,10 @@ class StillLane:
     def scratch(self, nbytes: int) -> memoryview:
         return memoryview(bytearray(nbytes))
 
-    def renew_scratch(self) -> None: ...
+    def lend_scratch(self) -> memoryview:
+        return memoryview(b"")
+
+    def give_back(self, lent: memoryview) -> None: ...
 
     def resume(self) -> None:
         self.resumed += 1

@@ -33,6 +33,12 @@ class Numbers(NamedTuple):
     finish: Callable[[Array], object] | None = None
 
 
+class Owner(Protocol):
+    """Whoever must know when a payload has left."""
+
+    def sent(self) -> None: ...
+
+
 class LaneLike(Protocol):
     """What a collective needs of the lane on which a frame comes; the simulator has its own."""
 
@@ -44,7 +50,9 @@ class LaneLike(Protocol):
 
     def scratch(self, nbytes: int) -> memoryview: ...
 
-    def renew_scratch(self) -> None: ...
+    def lend_scratch(self) -> memoryview: ...
+
+    def give_back(self, lent: memoryview) -> None: ...
 
     def resume(self) -> None: ...
 
@@ -55,7 +63,7 @@ class LinkLike(Protocol):
     def send_express(self, header: bytes, payload: memoryview) -> None: ...
 
     def send_bulk(
-        self, header: bytes, payload: memoryview, *, stripe: int, owner: "Operation | None", collective: int
+        self, header: bytes, payload: memoryview, *, stripe: int, owner: Owner | None, collective: int
     ) -> None: ...
 
     def tell(self, frame: bytes) -> None: ...
@@ -95,7 +103,7 @@ class Operation:
     def begin(self) -> None:
         self._unsent += 1  # a root expects nothing: without this it would be done when its first segment has left
         for segment, script in self._machine.begin():
-            self._execute(script, segment, _NOTHING)
+            self._execute(script, segment, _NOTHING, None)
         self._unsent -= 1
         self._check_done()
 
@@ -135,10 +143,7 @@ class Operation:
         if not script:
             self._early[segment, hop] = memoryview(bytes(payload))
             return
-        unsent = self._unsent
-        self._execute(script, segment, payload)
-        if self._unsent > unsent and isinstance(script[0], Relay):
-            lane.renew_scratch()  # the relayed payload waits there for its turn to leave
+        self._execute(script, segment, payload, lane)
         if self._early:
             self._execute_early(segment)
         self._check_done()
@@ -149,18 +154,18 @@ class Operation:
             script = self._machine.arrive(*key)
             if not script:
                 return
-            self._execute(script, segment, self._early.pop(key))
+            self._execute(script, segment, self._early.pop(key), None)
 
     # -- instructions
 
-    def _execute(self, script: Script, segment: int, payload: memoryview) -> None:
+    def _execute(self, script: Script, segment: int, payload: memoryview, lane: LaneLike | None) -> None:
         for instruction in script:  # by isinstance: a match statement takes three times as long here
             if isinstance(instruction, Send):
-                self._send(segment, self._value(segment), instruction.hop, instruction.peer)
+                self._send(segment, self._value(segment), instruction.hop, instruction.peer, self)
             elif isinstance(instruction, Combine):
                 self._combine(segment, payload, instruction.arrival_first)
             elif isinstance(instruction, Relay):
-                self._relay(segment, payload, instruction.hop, instruction.peer)
+                self._relay(segment, payload, lane, instruction)
             elif isinstance(instruction, Keep):
                 self._keep(segment, payload)
             else:
@@ -193,21 +198,24 @@ class Operation:
         if numbers.finish is not None:
             numbers.finish(numbers.work[first:last])
 
-    def _relay(self, segment: int, payload: memoryview, hop: int, peer: int) -> None:
+    def _relay(self, segment: int, payload: memoryview, lane: LaneLike | None, relay: Relay) -> None:
         """Add our numbers to the sum where it has landed, in the cache. Too many that wait to leave wait in `work`."""
-        if self._unsent * len(payload) < RELAYED_LIMIT_BYTES:
-            first, last = self._bounds[segment]
-            arrival: Array = np.frombuffer(payload, dtype=self._numbers.work.dtype)
-            self._numbers.combine(arrival, self._numbers.ours[first:last], arrival)
-            self._send(segment, payload, hop, peer)
-        else:
+        if lane is None or self._unsent * len(payload) >= RELAYED_LIMIT_BYTES:
             self._combine(segment, payload, True)
-            self._send(segment, self._value(segment), hop, peer)
+            self._send(segment, self._value(segment), relay.hop, relay.peer, self)
+            return
+        first, last = self._bounds[segment]
+        arrival: Array = np.frombuffer(payload, dtype=self._numbers.work.dtype)
+        self._numbers.combine(arrival, self._numbers.ours[first:last], arrival)
+        borrower = Borrower(self, lane)
+        self._send(segment, payload, relay.hop, relay.peer, borrower)
+        if not borrower.left:
+            borrower.lent = lane.lend_scratch()
 
     def _value(self, segment: int) -> memoryview:
         return self._place(self._work_bytes if self._summed[segment] else self._own_bytes, segment)
 
-    def _send(self, segment: int, payload: memoryview, hop: int, peer: int) -> None:
+    def _send(self, segment: int, payload: memoryview, hop: int, peer: int, owner: "Operation | Borrower") -> None:
         header = pack_data(
             bucket=self._bucket,
             hop=hop,
@@ -221,9 +229,9 @@ class Operation:
         if self._express:
             link.send_express(header, payload)
             return
-        owner = None if self._machine.overwrites_sent else self
-        self._unsent += owner is not None
-        link.send_bulk(header, payload, stripe=segment, owner=owner, collective=self._collective)
+        copied = self._machine.overwrites_sent
+        self._unsent += not copied
+        link.send_bulk(header, payload, stripe=segment, owner=None if copied else owner, collective=self._collective)
 
     def _place(self, memory: memoryview, segment: int) -> memoryview:
         first, last = self._bounds[segment]
@@ -241,6 +249,23 @@ class Operation:
         if self._machine.done and not self._unsent and not self.done:
             self.done = True
             self._on_done()
+
+
+class Borrower:
+    """Owns one relayed payload while it waits, in its lane's scratch, for its turn to leave."""
+
+    __slots__ = ("_lane", "_operation", "left", "lent")
+
+    def __init__(self, operation: Operation, lane: LaneLike) -> None:
+        self._operation, self._lane = operation, lane
+        self.lent: memoryview | None = None
+        self.left = False
+
+    def sent(self) -> None:
+        self.left = True
+        if self.lent is not None:
+            self._lane.give_back(self.lent)
+        self._operation.sent()
 
 
 def _bytes_of(array: Array) -> memoryview:

@@ -14,7 +14,7 @@ from random import Random
 from struct import Struct
 
 from ringwide.collective.dispatch import Dispatcher
-from ringwide.collective.operation import Operation
+from ringwide.collective.operation import Owner
 from ringwide.collective.plan import Planner
 from ringwide.protocol.frame import HEADER_BYTES, Header
 from ringwide.protocol.stream import FrameReader
@@ -58,7 +58,7 @@ class Parcel:
 
     __slots__ = ("collective", "left", "owner", "started", "views")
 
-    def __init__(self, views: list[bytes | memoryview], owner: Operation | None, collective: int) -> None:
+    def __init__(self, views: list[bytes | memoryview], owner: Owner | None, collective: int) -> None:
         self.views, self.owner, self.collective = views, owner, collective
         self.left = sum(map(len, views))
         self.started = False
@@ -103,6 +103,7 @@ class SimulatedLane:
         self._inbox = bytearray()
         self._ended = False  # nothing comes after the inbox
         self._scratch = memoryview(b"")
+        self._spare: list[memoryview] = []
         self._reader = FrameReader(
             landing=self._landing,
             arrived=self._arrived,
@@ -112,7 +113,7 @@ class SimulatedLane:
 
     # -- sending
 
-    def send(self, views: list[bytes | memoryview], owner: Operation | None, collective: int) -> None:
+    def send(self, views: list[bytes | memoryview], owner: Owner | None, collective: int) -> None:
         if self.closed:
             return
         self._queue.append(Parcel(views if owner is not None else [b"".join(views)], owner, collective))
@@ -218,8 +219,13 @@ class SimulatedLane:
             self._scratch = memoryview(bytearray(nbytes))
         return self._scratch[:nbytes]
 
-    def renew_scratch(self) -> None:
-        self._scratch = memoryview(b"")
+    def lend_scratch(self) -> memoryview:
+        lent = self._scratch
+        self._scratch = self._spare.pop() if self._spare else memoryview(b"")
+        return lent
+
+    def give_back(self, lent: memoryview) -> None:
+        self._spare.append(lent)
 
     def _landing(self, header: Header) -> memoryview | None:
         return self._network.dispatchers[self.rank].landing(self, header)
@@ -272,7 +278,7 @@ class SimulatedLink:
         self.lanes[0].send([header, payload], None, 0)
 
     def send_bulk(
-        self, header: bytes, payload: memoryview, *, stripe: int, owner: Operation | None, collective: int
+        self, header: bytes, payload: memoryview, *, stripe: int, owner: Owner | None, collective: int
     ) -> None:
         self.lanes[1 + stripe % (len(self.lanes) - 1)].send([header, payload], owner, collective)
 

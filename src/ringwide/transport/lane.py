@@ -75,6 +75,7 @@ class Lane:
         self._queue: deque[_Parcel] = deque()
         self._writing = False
         self._scratch = memoryview(b"")
+        self._spare: list[memoryview] = []
         self._reader = FrameReader(
             landing=self._landing, arrived=self._arrived, limit_bytes=limit_bytes, staging_bytes=staging_bytes
         )
@@ -222,9 +223,15 @@ class Lane:
             self._scratch = memoryview(bytearray(nbytes))
         return self._scratch[:nbytes]
 
-    def renew_scratch(self) -> None:
-        """The payload in the scratch is still needed: the next one gets other memory."""
-        self._scratch = memoryview(b"")
+    def lend_scratch(self) -> memoryview:
+        """The payload in the scratch is still needed: the next one gets other memory. To be given back."""
+        lent = self._scratch
+        self._scratch = self._spare.pop() if self._spare else memoryview(b"")
+        return lent
+
+    def give_back(self, lent: memoryview) -> None:
+        """Fresh memory costs a page fault every 4 KiB, so what was lent is used again."""
+        self._spare.append(lent)
 
     def _watch_readable(self, wanted: bool) -> None:
         if wanted and not self._reading:
