@@ -216,7 +216,7 @@ def test_tensors_that_require_grad_are_reduced_and_stay_leaves() -> None:
 def test_what_cannot_be_written_is_refused_by_name() -> None:
     locked = np.ones(3)
     locked.flags.writeable = False
-    with pytest.raises(ValueError, match="it is read-only"):
+    with pytest.raises(ValueError, match="tensor 'it' is read-only"):
         leaf_of(locked).require_writable("it")
     with pytest.raises(ValueError, match="it is an expanded tensor whose elements share memory"):
         leaf_of(torch.ones(1).expand(3)).require_writable("it")

@@ -3,6 +3,8 @@
 import asyncio
 import copy
 import functools
+import gc
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -800,3 +802,50 @@ async def test_a_rank_out_of_range_is_refused_before_anything_starts() -> None:
     with pytest.raises(ringwide.ConfigError, match="rank 2 is out of range"):
         async with ringwide.join(rank=2, peers=free_peers(2)):
             pass
+
+
+@pytest.mark.parametrize("nothing", [[], {}, ()])
+async def test_a_call_without_tensors_ends(nothing: Any) -> None:
+    assert await on_every_rank(3, lambda ring: ring.allreduce(nothing)) == [nothing] * 3
+
+
+async def test_a_rank_that_is_late_with_bulk_is_not_lost() -> None:
+    """Its kernel's buffers are full meanwhile, and to ours that looks like death."""
+
+    async def act(ring: ringwide.Ring) -> float:
+        if ring.rank == 1:
+            await asyncio.sleep(2.5)  # the time that passes is what is tested: longer than the user timeout
+        return float((await ring.allreduce(np.ones(4_000_000), op="sum"))[-1])
+
+    assert await on_every_rank(2, act, user_timeout_seconds=1, buffer_bytes="64KiB") == [2.0, 2.0]
+
+
+async def test_many_calls_of_many_dtypes_may_be_ahead() -> None:
+    dtypes = [np.float64, np.float32, np.int64, np.int32]
+    first_has_called = asyncio.Event()
+
+    async def act(ring: ringwide.Ring) -> bool:
+        if ring.rank == 1:
+            await first_has_called.wait()
+        calls = [[np.full(250_000 // np.dtype(kind).itemsize, ring.rank, kind) for kind in dtypes] for _ in range(64)]
+        tasks = [asyncio.create_task(ring.allreduce(arrays, op="sum")) for arrays in calls]
+        for _ in range(300):  # turns of the loop, in which rank 1 receives what it has not asked for yet
+            await asyncio.sleep(0)
+        first_has_called.set()
+        return all((array == 1).all() for arrays in await asyncio.gather(*tasks) for array in arrays)
+
+    assert await on_every_rank(2, act) == [True, True]
+
+
+async def test_a_port_in_use_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+    peers = free_peers(2)
+    host, port = peers[0].split(":")
+    with socket.create_server((host, int(port))):
+        assert isinstance(await error_of(joined(peers)), ringwide.AddressError)
+    gc.collect()  # a future whose error nobody asked for speaks up when it is collected
+    assert caplog.records == []
+
+
+async def joined(peers: list[str]) -> None:
+    async with ringwide.join(rank=0, peers=peers):
+        pass

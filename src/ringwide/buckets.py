@@ -66,7 +66,7 @@ class Leaf(Protocol):
     dtype: str
     shape: tuple[int, ...]
 
-    def require_writable(self, name: str) -> None: ...
+    def require_writable(self, name: str | int) -> None: ...
 
     def lies_flat(self, carrier: np.dtype[Any]) -> Array | None:
         """The caller's own memory as a flat array of the carrier's dtype, if it is that already."""
@@ -92,9 +92,9 @@ class ArrayLeaf:
             raise TypeError(f"{_called(name)} has dtype {array.dtype}; ringwide carries {', '.join(DTYPES)}")
         self._array = array
 
-    def require_writable(self, name: str) -> None:
+    def require_writable(self, name: str | int) -> None:
         if not self._array.flags.writeable:
-            raise ValueError(f"{name} is read-only, and the result is written into it; pass a copy")
+            raise ValueError(f"{_called(name)} is read-only, and the result is written into it; pass a copy")
 
     def lies_flat(self, carrier: np.dtype[Any]) -> Array | None:
         if self._array.dtype == carrier and self._array.flags.c_contiguous:
@@ -125,10 +125,12 @@ class TensorLeaf:
             raise TypeError(f"{what}; ringwide carries dense tensors of {', '.join(DTYPES)}")
         self._tensor = tensor.detach() if tensor.requires_grad else tensor
 
-    def require_writable(self, name: str) -> None:
+    def require_writable(self, name: str | int) -> None:
         strides = self._tensor.stride()
         if 0 in strides and any(stride == 0 < size - 1 for stride, size in zip(strides, self.shape, strict=True)):
-            raise ValueError(f"{name} is an expanded tensor whose elements share memory; pass a copy (.contiguous())")
+            raise ValueError(
+                f"{_called(name)} is an expanded tensor whose elements share memory; pass a copy (.contiguous())"
+            )
 
     def lies_flat(self, carrier: np.dtype[Any]) -> Array | None:
         tensor = self._tensor

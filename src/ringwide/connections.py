@@ -1,7 +1,6 @@
 """Every connection of one rank: opened together when the ring forms, closed together when it is left."""
 
 import asyncio
-import contextlib
 import json
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,7 +78,7 @@ class Connections:
         )
 
     def _add_lane(self, events: Events, peer: int, index: int, sock: socket.socket) -> None:
-        tune(sock, self._sockets)
+        tune(sock, self._sockets, may_be_paused=index > 0)
         limit, staging = (self._segment_bytes, 0) if index else (EXPRESS_BYTES, STAGING_BYTES)
         lane = Lane(sock, peer=peer, index=index, events=events, limit_bytes=limit, staging_bytes=staging)
         self.links[peer].add(lane)
@@ -87,24 +86,25 @@ class Connections:
     async def stop_listening(self) -> None:
         if self._server is not None:
             self._server.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._server
+            await asyncio.wait([self._server])
         if self._listener is not None:
             self._listener.close()
 
     async def close(self) -> None:
         """Let the last bytes get there, if that does not take long."""
         lanes = [lane for link in self.links.values() for lane in link.lanes.values()]
-        for _ in range(int(_LEAVE_SECONDS / _LEAVE_STEP_SECONDS)):
-            if not any(lane.queued or _unacknowledged(lane) for lane in lanes):
-                break
-            await asyncio.sleep(_LEAVE_STEP_SECONDS)  # the kernel has no event for "acknowledged"
-        for lane in lanes:
-            lane.close()
+        try:
+            for _ in range(int(_LEAVE_SECONDS / _LEAVE_STEP_SECONDS)):
+                if not any(lane.queued or _unacknowledged(lane) for lane in lanes):
+                    break
+                await asyncio.sleep(_LEAVE_STEP_SECONDS)  # the kernel has no event for "acknowledged"
+        finally:
+            for lane in lanes:
+                lane.close()
 
 
 def _unacknowledged(lane: Lane) -> int:
-    """Bytes that the peer's kernel has not confirmed. They would be lost if this process ended now."""
+    """Bytes that the peer's kernel has not confirmed. Closing now could turn into a reset that takes them along."""
     if lane.closed:
         return 0
     return int(unpack("i", ioctl(lane.socket.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0])

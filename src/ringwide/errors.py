@@ -53,7 +53,8 @@ class Disagreement(JoinError):
 
     def __init__(self, *, field: str, ours: object, theirs: object, rank: int, peer: str) -> None:
         super().__init__(
-            f"{field}: this is rank {rank} with {ours!r}, but {peer} has {theirs!r}; start both with the same"
+            f"{field}: this is rank {rank} with {ours!r}, but {peer} has {theirs!r}"
+            + ("" if field.startswith("rank") else "; start both with the same")
         )
         self.field, self.ours, self.theirs, self.rank, self.peer = field, ours, theirs, rank, peer
 

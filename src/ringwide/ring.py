@@ -111,7 +111,7 @@ class Ring:
         """Replace every tensor by its mean (sum, min, max, prod) over all ranks, in place. The same bits everywhere."""
         leaves, signature = leaves_of(tensors)
         recipe = self._recipe(Kind.ALLREDUCE, signature, op=op)
-        _require_writable(leaves)
+        _require_writable(leaves, signature.names)
         bundle = Bundle(leaves, recipe.groups, self._shelf)
         await self._run(recipe.plan, bundle)
         bundle.commit()
@@ -146,9 +146,9 @@ class Ring:
         leaves, signature = leaves_of(tensors)
         recipe = self._recipe(Kind.BROADCAST, signature, root=root)
         if self.rank != root:
-            _require_writable(leaves)
+            _require_writable(leaves, signature.names)
         bundle = Bundle(leaves, recipe.groups, self._shelf)
-        await self._run(recipe.plan, bundle, numbers=[*bundle.numbers, _NOTHING])
+        await self._run(recipe.plan, bundle)
         if self.rank == root:
             bundle.give_back()
         else:
@@ -157,7 +157,7 @@ class Ring:
 
     async def barrier(self) -> None:
         """Return when every rank has called this."""
-        await self._run(self._recipe(Kind.BARRIER, _NO_TENSORS).plan, numbers=[_NOTHING])
+        await self._run(self._recipe(Kind.BARRIER, _NO_TENSORS).plan)
 
     def algorithm_for(self, nbytes: int) -> str:
         """Which algorithm carries an all-reduce of this size."""
@@ -196,7 +196,7 @@ class Ring:
         detail = ", ".join(filter(None, [op, f"root {root}" if kind is Kind.BROADCAST else "", str(signature)]))
         return _Recipe(self._planner.plan(Request(kind, detail, tuple(shapes), root)), groups)
 
-    async def _run(self, plan: Plan, bundle: Bundle | None = None, *, numbers: Sequence[Numbers] | None = None) -> None:
+    async def _run(self, plan: Plan, bundle: Bundle | None = None, *, numbers: Sequence[Numbers] = ()) -> None:
         """Carry out a plan; after an error, whatever came back, the bundle's memory is not used again."""
         if self._left:
             raise RingClosed("this ring has been left; use it inside its `async with ringwide.join(...)` block")
@@ -204,7 +204,8 @@ class Ring:
             self._busy_since = time.perf_counter()
         self._awaited += 1
         try:
-            await self._calls.make(plan, numbers if numbers is not None else bundle.numbers if bundle else ())
+            given = [*(bundle.numbers if bundle is not None else ()), *numbers]
+            await self._calls.make(plan, [*given, *[_NOTHING] * (len(plan.parts) - len(given))])
         except BaseException:
             if bundle is not None:
                 bundle.discard()
@@ -228,7 +229,7 @@ class Ring:
             timeout_seconds=config.start_timeout_seconds,
         )
         self._dispatcher.on_over = None
-        if self._connections.ranks_on_this_host() > (os.cpu_count() or 1):
+        if self._connections.ranks_on_this_host() > len(os.sched_getaffinity(0)):
             self._calls.linger_seconds = 0.0  # those with the answer need the cores
         await self._wait_for_all(config.start_timeout_seconds - (time.perf_counter() - started))
 
@@ -244,15 +245,18 @@ class Ring:
     async def _leave(self, reason: str) -> None:
         """Say goodbye, let the last bytes get there, close everything."""
         self._left = True
-        await self._connections.stop_listening()
-        self._dispatcher.say_goodbye(reason)
-        self._dispatcher.close(RingClosed("this ring has been left while a call was still open; await every call"))
-        await self._connections.close()
+        self._dispatcher.on_over = None
+        try:
+            await self._connections.stop_listening()
+        finally:
+            self._dispatcher.say_goodbye(reason)
+            self._dispatcher.close(RingClosed("this ring has been left while a call was still open; await every call"))
+            await self._connections.close()
 
 
-def _require_writable(leaves: Sequence[Leaf]) -> None:
+def _require_writable(leaves: Sequence[Leaf], names: Sequence[str]) -> None:
     for index, leaf in enumerate(leaves):
-        leaf.require_writable(f"tensor {index}")
+        leaf.require_writable(names[index] if names else index)
 
 
 __all__ = ["Ring", "join"]

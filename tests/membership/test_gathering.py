@@ -227,10 +227,17 @@ async def test_different_addresses_are_named_on_both_sides() -> None:
 
 
 async def test_long_lists_of_peers_are_compared_too() -> None:
-    peers = free_peers(2) + [f"a-rather-long-name-of-a-host-{number}.example:5000" for number in range(100)]
-    others = [*peers[:-1], "another.example:5000"]
+    peers = free_peers(2) + [f"127.100.100.100:{port}" for port in range(50_000, 50_200)]
+    others = [*peers[:-1], "127.100.100.101:50000"]
     errors = await disagreeing(member(0, peers), member(1, others))
     assert all("peers file" in error.field for error in errors)
+
+
+async def test_a_name_that_only_others_would_dial_must_resolve_too() -> None:
+    peers = [*free_peers(1), "no-such-host.invalid:5000"]
+    error = await error_of(member(0, peers))
+    assert isinstance(error, ringwide.AddressError)
+    assert "no-such-host.invalid" in str(error)
 
 
 async def test_different_sizes_are_named_on_both_sides() -> None:

@@ -177,9 +177,13 @@ class Dispatcher:
 
     def _hear_early(self, collective: Collective) -> None:
         for lane, header, payload in self._early.take(collective.number):
-            if collective.number in self._open:
-                hear = self._hear_data if header.kind == DATA else self._hear_news
+            if collective.number not in self._open:
+                return
+            hear = self._hear_data if header.kind == DATA else self._hear_news
+            try:
                 hear(lane, collective, header, memoryview(payload))
+            except RemoteProtocolError as error:  # of the peer that sent it, whoever made us look at it now
+                self._lost(lane.peer, error)
 
     def _resume_lanes(self) -> None:
         """Even when a small collective begins: a peer that disagrees may have sent bulk for it, and nothing else."""
@@ -198,7 +202,7 @@ class Dispatcher:
         if collective.unfinished:
             for link in self._links.values():
                 link.forget(collective.number)
-        if not collective.plan.express:
+        if collective in self._line:
             self._line.remove(collective)
         if collective.number in self._early:
             self._early.take(collective.number)
@@ -262,11 +266,14 @@ class Dispatcher:
     def _lost(self, peer: int, reason: Exception) -> None:
         if peer in self._departed or (self.over is not None and self._last == 0):
             return  # it said goodbye, or nothing is left that it could end
-        self._tell_all(news(Kind.LOST, f"{peer} {reason}", epoch=self._epoch))
+        culprit = peer if isinstance(reason, EOFError | OSError | RemoteProtocolError) else self._rank
+        self._tell_all(news(Kind.LOST, f"{culprit} {reason}", epoch=self._epoch))
         if isinstance(reason, RemoteProtocolError):
             self._close_down(RemoteProtocolError(f"rank {peer} broke the protocol: {reason}"), after=0)
-        else:
+        elif isinstance(reason, EOFError | OSError):
             self._close_down(PeerLost(rank=peer, reason=str(reason)), after=0)
+        else:
+            self._close_down(RingwideError(f"rank {self._rank} could not handle a frame: {reason!r}"), after=0)
 
     def _refuse(self, peer: int, header: Header) -> NoReturn:
         if header.kind < DATA:
@@ -278,6 +285,8 @@ class Dispatcher:
             self._dispute(collective)
             return
         operation = self._operation_of(lane.peer, collective, header)
+        if operation.express == (lane.index > 0):
+            raise RemoteProtocolError(f"rank {lane.peer} sent a frame of {collective.plan.what} on lane {lane.index}")
         operation.check(lane.peer, header)
         operation.arrived(lane, header, payload)
 
@@ -345,7 +354,9 @@ class Dispatcher:
             self.over = error
             if self.on_over is not None:
                 self.on_over(error)
-        for collective in list(self._doomed(after)):
+        doomed = list(self._doomed(after))
+        self._line = deque(collective for collective in self._line if collective.number <= after)
+        for collective in doomed:
             self._end(collective, error)
 
     def _doomed(self, after: int) -> Iterator[Collective]:

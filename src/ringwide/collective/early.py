@@ -1,7 +1,7 @@
 """Frames that are ahead of us: kept until our own call comes.
 
-A peer with `WINDOW` calls open can be ahead with two frames of each at most: those of two rounds of doubling. One that
-sends more than that breaks the rules, and its memory here is bounded.
+A peer with `WINDOW` calls open can be ahead with one small frame for each bucket of each, and a call has at most one
+bucket for each dtype and an empty one. A peer that sends more breaks the rules: its memory here is bounded.
 """
 
 from ringwide.collective.operation import LaneLike
@@ -11,7 +11,8 @@ from ringwide.transport.link import EXPRESS_BYTES
 
 WINDOW = 64
 """How many collectives a rank has open at most; more calls wait."""
-LIMIT_BYTES_PER_PEER = 2 * WINDOW * (EXPRESS_BYTES + HEADER_BYTES)
+BUCKETS = 10
+LIMIT_BYTES_PER_PEER = BUCKETS * WINDOW * (EXPRESS_BYTES + HEADER_BYTES)
 
 Frame = tuple[LaneLike, Header, bytearray]
 

@@ -87,7 +87,7 @@ class Operation:
         on_done: Callable[[], None],
     ) -> None:
         self._machine = part.machine()
-        self._bounds, self._itemsize, self._express = part.layout.bounds, part.layout.itemsize, part.express
+        self._bounds, self._itemsize, self.express = part.layout.bounds, part.layout.itemsize, part.express
         self._numbers, self._links = numbers, links
         self._bucket, self._collective, self._fingerprint, self._epoch = bucket, collective, fingerprint, epoch
         self._own_bytes = self._work_bytes = _bytes_of(numbers.work)
@@ -226,7 +226,7 @@ class Operation:
             payload_bytes=len(payload),
         )
         link = self._links[peer]
-        if self._express:
+        if self.express:
             link.send_express(header, payload)
             return
         copied = self._machine.overwrites_sent

@@ -99,8 +99,8 @@ class Planner:
 
     def plan(self, request: Request) -> Plan:
         parts = [self._part(request, bucket) for bucket in request.buckets]
-        if request.kind in (Kind.BROADCAST, Kind.BARRIER):
-            # Data flows only away from the root: a round of empty frames lets every rank hear of every other.
+        if request.kind is Kind.BROADCAST or not parts:
+            # Data flows only away from the root, or there is none: empty frames let every rank hear of every other.
             parts.append(self._doubling(BucketShape("", 0, 1)))
         what = f"{request.kind.value}({request.detail})"
         digest = blake2b(repr((what, request.buckets)).encode(), digest_size=8).digest()

@@ -64,6 +64,7 @@ class Gathering:
     async def run(self, *, timeout_seconds: float) -> None:
         """Return when every connection is there."""
         tasks = [asyncio.create_task(self._dial_peer(peer)) for peer in self._lanes if peer < self._rank]
+        tasks += [asyncio.create_task(self._resolve(peer)) for peer in self._lanes if peer > self._rank]
         tasks.append(asyncio.create_task(self._remind()))
         self._check_complete()
         try:
@@ -78,7 +79,7 @@ class Gathering:
         """Accept connections for as long as this task runs."""
         try:
             while True:
-                sock, _ = await self._loop.sock_accept(listener)
+                sock = await self._accept(listener)
                 if len(self._handshakes) >= _STRANGERS_AT_A_TIME:
                     sock.close()
                     continue
@@ -89,6 +90,14 @@ class Gathering:
             await _end(list(self._handshakes))
 
     # -- the one that listens
+
+    async def _accept(self, listener: socket.socket) -> socket.socket:
+        while True:
+            try:
+                return (await self._loop.sock_accept(listener))[0]
+            except OSError as error:  # out of descriptors, for example: that may pass
+                logger.warning("rank %d cannot accept a connection: %s", self._rank, error)
+                await asyncio.sleep(_LONGEST_PAUSE)
 
     async def _answer(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -140,13 +149,21 @@ class Gathering:
         while True:
             try:
                 return await self._try_connect(address)
-            except socket.gaierror as error:
+            except (socket.gaierror, UnicodeError) as error:
                 self.fail(unresolvable(address, error))
                 return None
             except OSError as error:
                 logger.debug("dial address=%s error=%s", address, error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _resolve(self, peer: int) -> None:
+        """A name that nobody here dials must be right all the same: a rank that waits for it would wait in vain."""
+        address = self._addresses[peer]
+        try:
+            await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        except (socket.gaierror, UnicodeError) as error:
+            self.fail(unresolvable(address, error))
 
     async def _try_connect(self, address: Address) -> socket.socket:
         family, kind, proto, _, sockaddr = (
@@ -218,8 +235,8 @@ class Gathering:
             raise
 
     def _arrived(self, peer: int, lane: int, sock: socket.socket) -> None:
-        self._missing.discard((peer, lane))
         self._on_socket(peer, lane, sock)
+        self._missing.discard((peer, lane))
         self._check_complete()
 
     def _check_complete(self) -> None:

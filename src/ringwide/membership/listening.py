@@ -34,13 +34,14 @@ def listen(address: Address, *, rank: int, insecure: bool) -> socket.socket:
 def _resolve(address: Address) -> tuple[int, tuple[Any, ...]]:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise unresolvable(address, error) from error
     return found[0][0], found[0][4]
 
 
-def unresolvable(address: Address, error: OSError) -> AddressError:
-    return AddressError(str(address), f"the host name {address.host!r} does not resolve ({error.strerror or error})")
+def unresolvable(address: Address, error: OSError | UnicodeError) -> AddressError:
+    reason = getattr(error, "strerror", None) or error
+    return AddressError(str(address), f"the host name {address.host!r} does not resolve ({reason})")
 
 
 def _explain(error: OSError, rank: int) -> str:

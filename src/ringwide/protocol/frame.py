@@ -63,7 +63,7 @@ def pack_data(
 
 def news(kind: Kind, text: str, *, collective: int = 0, fingerprint: int = 0, epoch: int = 0) -> bytes:
     """A whole frame that carries words."""
-    payload = text.encode()[:NEWS_LIMIT_BYTES]
+    payload = text.encode(errors="replace")[:NEWS_LIMIT_BYTES]
     return _LAYOUT.pack(MAGIC, VERSION, kind, 0, 0, 0, epoch, 0, collective, fingerprint, len(payload)) + payload
 
 

@@ -132,6 +132,12 @@ class Lane:
         return len(self._queue)
 
     def _writable(self) -> None:
+        try:
+            self._write()
+        except Exception as error:
+            self._end_with(error)
+
+    def _write(self) -> None:
         queue = self._queue
         while queue:
             parcel = queue[0]
@@ -165,7 +171,10 @@ class Lane:
     @property
     def same_host(self) -> bool:
         """Does the peer run on this machine?"""
-        return bool(self.socket.getpeername()[0] == self.socket.getsockname()[0])
+        try:
+            return bool(self.socket.getpeername()[0] == self.socket.getsockname()[0])
+        except OSError:  # it is gone already
+            return False
 
     def look(self) -> None:
         """Read what has come, if anything has."""

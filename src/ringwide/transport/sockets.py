@@ -19,8 +19,12 @@ class SocketSettings:
     user_timeout_seconds: float
 
 
-def tune(sock: socket.socket, settings: SocketSettings) -> None:
-    """No delay, large buffers, and a kernel that notices a dead host by itself."""
+def tune(sock: socket.socket, settings: SocketSettings, *, may_be_paused: bool = False) -> None:
+    """No delay, large buffers, and a kernel that notices a dead host by itself.
+
+    A lane that may be paused gets no user timeout: to the kernel, a peer that does not read for a while looks dead, but
+    it may only be computing. The express lane to the same peer notices if the host is gone.
+    """
     sock.setblocking(False)
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -32,7 +36,8 @@ def tune(sock: socket.socket, settings: SocketSettings) -> None:
     sock.setsockopt(tcp, socket.TCP_KEEPIDLE, settings.keepalive_seconds)
     sock.setsockopt(tcp, socket.TCP_KEEPINTVL, max(1, settings.keepalive_seconds // _KEEPALIVE_PROBES))
     sock.setsockopt(tcp, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
-    sock.setsockopt(tcp, socket.TCP_USER_TIMEOUT, int(settings.user_timeout_seconds * 1000))
+    if not may_be_paused:
+        sock.setsockopt(tcp, socket.TCP_USER_TIMEOUT, int(settings.user_timeout_seconds * 1000))
     acknowledge_quickly(sock)
     _warn_if_less(sock, settings.buffer_bytes)
 
