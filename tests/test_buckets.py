@@ -218,7 +218,7 @@ def test_what_cannot_be_written_is_refused_by_name() -> None:
     locked.flags.writeable = False
     with pytest.raises(ValueError, match="tensor 'it' is read-only"):
         leaf_of(locked).require_writable("it")
-    with pytest.raises(ValueError, match="it is an expanded tensor whose elements share memory"):
+    with pytest.raises(ValueError, match="tensor 'it' is an expanded tensor whose elements share memory"):
         leaf_of(torch.ones(1).expand(3)).require_writable("it")
     for fine in (np.ones(3), torch.ones(1).expand(1), torch.ones(2, 1), torch.ones(0, 3)):
         leaf_of(fine).require_writable("it")
