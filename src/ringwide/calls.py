@@ -6,7 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ringwide.collective.dispatch import Collective, Dispatcher
+from ringwide.collective.collective import Collective
+from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.early import WINDOW
 from ringwide.collective.operation import Numbers
 from ringwide.collective.plan import Plan

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn, Protocol
 
+from ringwide.collective.collective import Collective, Done
 from ringwide.collective.early import EarlyFrames
 from ringwide.collective.operation import LaneLike, LinkLike, Numbers, Operation
 from ringwide.collective.plan import Plan
@@ -37,8 +38,6 @@ GOODBYE_GRACE_SECONDS = 0.5
 """A bulk lane may end before the goodbye on the express lane is read."""
 TICK_SECONDS = 0.25
 
-Done = Callable[[RingwideError | None], None]
-
 
 class Clock(Protocol):
     """Time as an argument: the event loop's, or the simulator's."""
@@ -46,39 +45,6 @@ class Clock(Protocol):
     def time(self) -> float: ...
 
     def call_later(self, delay: float, callback: Callable[[], object], /) -> object: ...
-
-
-class Collective:
-    """One collective under way on this rank: its operations, one a bucket, succeed or fail together."""
-
-    __slots__ = (
-        "begun",
-        "number",
-        "on_done",
-        "operations",
-        "plan",
-        "progress_at",
-        "progress_seen",
-        "told",
-        "unfinished",
-    )
-
-    def __init__(self, number: int, plan: Plan, on_done: Done) -> None:
-        self.number, self.plan, self.on_done = number, plan, on_done
-        self.operations: list[Operation] = []
-        self.unfinished = len(plan.parts)
-        self.begun = False
-        self.told = False  # the other ranks know what we were called with
-        self.progress_seen = -1
-        self.progress_at = 0.0
-
-    def __repr__(self) -> str:
-        return f"<Collective {self.number} {self.plan.what}>"
-
-    def waiting_for(self) -> list[int]:
-        if len(self.operations) == 1:
-            return self.operations[0].waiting_for()
-        return sorted({peer for operation in self.operations for peer in operation.waiting_for()})
 
 
 class Dispatcher:

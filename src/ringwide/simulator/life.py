@@ -7,7 +7,8 @@ from random import Random
 
 import numpy as np
 
-from ringwide.collective.dispatch import Collective, Dispatcher
+from ringwide.collective.collective import Collective
+from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.plan import Kind, Planner
 from ringwide.errors import CollectiveAborted, CollectiveMismatch, PeerLeft, PeerLost, RingwideError
 from ringwide.simulator.memory import Material, Memory, bits

@@ -1,0 +1,42 @@
+"""One collective under way on one rank."""
+
+from collections.abc import Callable
+
+from ringwide.collective.operation import Operation
+from ringwide.collective.plan import Plan
+from ringwide.errors import RingwideError
+
+Done = Callable[[RingwideError | None], None]
+
+
+class Collective:
+    """One collective under way on this rank: its operations, one a bucket, succeed or fail together."""
+
+    __slots__ = (
+        "begun",
+        "number",
+        "on_done",
+        "operations",
+        "plan",
+        "progress_at",
+        "progress_seen",
+        "told",
+        "unfinished",
+    )
+
+    def __init__(self, number: int, plan: Plan, on_done: Done) -> None:
+        self.number, self.plan, self.on_done = number, plan, on_done
+        self.operations: list[Operation] = []
+        self.unfinished = len(plan.parts)
+        self.begun = False
+        self.told = False  # the other ranks know what we were called with
+        self.progress_seen = -1
+        self.progress_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Collective {self.number} {self.plan.what}>"
+
+    def waiting_for(self) -> list[int]:
+        if len(self.operations) == 1:
+            return self.operations[0].waiting_for()
+        return sorted({peer for operation in self.operations for peer in operation.waiting_for()})
