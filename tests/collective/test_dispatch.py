@@ -12,6 +12,7 @@ from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
 from ringwide.errors import CollectiveAborted, PeerLeft, PeerLost, RemoteProtocolError, RingwideError
 from ringwide.protocol import frame
 from ringwide.protocol.frame import HEADER_BYTES, Header
+from ringwide.transport.scratch import Scratch
 
 SIZE, SEGMENT_BYTES, EXPRESS_BYTES = 3, 8, 16
 
@@ -55,15 +56,7 @@ class StillLane:
     """A lane that does nothing but count how often it was resumed."""
 
     def __init__(self, peer: int, index: int = 0) -> None:
-        self.peer, self.index, self.resumed = peer, index, 0
-
-    def scratch(self, nbytes: int) -> memoryview:
-        return memoryview(bytearray(nbytes))
-
-    def lend_scratch(self) -> memoryview:
-        return memoryview(b"")
-
-    def give_back(self, lent: memoryview) -> None: ...
+        self.peer, self.index, self.resumed, self.scratch = peer, index, 0, Scratch()
 
     def resume(self) -> None:
         self.resumed += 1

@@ -342,15 +342,6 @@ async def test_a_closed_lane_takes_nothing_and_reports_nothing() -> None:
         assert repr(ends.here) == "<Lane 1 to rank 1: closed>"
 
 
-async def test_scratch_is_the_same_memory_again_and_grows() -> None:
-    async with lanes() as ends:
-        small = ends.here.scratch(100)
-        small[0] = 42
-        assert ends.here.scratch(50)[0] == 42
-        assert len(ends.here.scratch(50)) == 50
-        assert len(ends.here.scratch(MIB)) == MIB
-
-
 async def test_a_lane_of_many_frames_lets_others_have_their_turn() -> None:
     """One wake reads a bounded amount, so a peer that never stops cannot keep the loop to itself."""
     async with lane_and_stranger() as (_, listener, stranger):

@@ -187,12 +187,12 @@ class Dispatcher:
         if lane.index == 0 or header.kind != DATA:
             return memoryview(bytearray(header.payload_bytes))
         if collective is None and header.collective < self._next:
-            return lane.scratch(header.payload_bytes)  # of a collective that is over here: nobody needs it
+            return lane.scratch.take(header.payload_bytes)  # of a collective that is over here: nobody needs it
         if collective is None or not collective.begun:
             self._blocked[lane] = None
             return None
         if header.fingerprint != collective.plan.fingerprint:
-            return lane.scratch(header.payload_bytes)  # disputed when it has arrived
+            return lane.scratch.take(header.payload_bytes)  # disputed when it has arrived
         operation = self._operation_of(lane.peer, collective, header)
         operation.check(lane.peer, header)
         return operation.landing(lane, header)

@@ -10,6 +10,7 @@ from ringwide.collective.plan import Part
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header, pack_data
 from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send
+from ringwide.transport.scratch import Scratch
 
 Array = npt.NDArray[Any]
 Combiner = Callable[[Array, Array, Array], object]
@@ -48,11 +49,8 @@ class LaneLike(Protocol):
     @property
     def index(self) -> int: ...
 
-    def scratch(self, nbytes: int) -> memoryview: ...
-
-    def lend_scratch(self) -> memoryview: ...
-
-    def give_back(self, lent: memoryview) -> None: ...
+    @property
+    def scratch(self) -> Scratch: ...
 
     def resume(self) -> None: ...
 
@@ -134,7 +132,7 @@ class Operation:
             return self._work_bytes[first * self._itemsize : last * self._itemsize]
         if self._machine.overwrites_sent:  # it may have to wait for its turn, so it needs memory of its own
             return memoryview(bytearray(header.payload_bytes))
-        return lane.scratch(header.payload_bytes)
+        return lane.scratch.take(header.payload_bytes)
 
     def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
         self.progress += 1
@@ -210,7 +208,7 @@ class Operation:
         borrower = Borrower(self, lane)
         self._send(segment, payload, relay.hop, relay.peer, borrower)
         if not borrower.left:
-            borrower.lent = lane.lend_scratch()
+            borrower.lent = lane.scratch.lend()
 
     def _value(self, segment: int) -> memoryview:
         return self._place(self._work_bytes if self._summed[segment] else self._own_bytes, segment)
@@ -264,7 +262,7 @@ class Borrower:
     def sent(self) -> None:
         self.left = True
         if self.lent is not None:
-            self._lane.give_back(self.lent)
+            self._lane.scratch.give_back(self.lent)
         self._operation.sent()
 
 

@@ -19,6 +19,7 @@ from ringwide.collective.plan import Planner
 from ringwide.protocol.frame import HEADER_BYTES, Header
 from ringwide.protocol.stream import FrameReader
 from ringwide.simulator.scenario import Scenario
+from ringwide.transport.scratch import Scratch
 
 _ENTRY = Struct("<dBBBI")
 _MOST_EVENTS = 300_000
@@ -102,8 +103,7 @@ class SimulatedLane:
         self._finishing = False  # close when the queue is empty
         self._inbox = bytearray()
         self._ended = False  # nothing comes after the inbox
-        self._scratch = memoryview(b"")
-        self._spare: list[memoryview] = []
+        self.scratch = Scratch()
         self._reader = FrameReader(
             landing=self._landing,
             arrived=self._arrived,
@@ -213,19 +213,6 @@ class SimulatedLane:
         if not self.closed and self._reader.blocked:
             self._reader.retry()
             self._clock.call_later(0.0, self._read)
-
-    def scratch(self, nbytes: int) -> memoryview:
-        if len(self._scratch) < nbytes:
-            self._scratch = memoryview(bytearray(nbytes))
-        return self._scratch[:nbytes]
-
-    def lend_scratch(self) -> memoryview:
-        lent = self._scratch
-        self._scratch = self._spare.pop() if self._spare else memoryview(b"")
-        return lent
-
-    def give_back(self, lent: memoryview) -> None:
-        self._spare.append(lent)
 
     def _landing(self, header: Header) -> memoryview | None:
         return self._network.dispatchers[self.rank].landing(self, header)

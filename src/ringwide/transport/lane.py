@@ -20,6 +20,7 @@ from typing import Protocol
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, Header
 from ringwide.protocol.stream import FrameReader
+from ringwide.transport.scratch import Scratch
 from ringwide.transport.sockets import acknowledge_quickly
 
 logger = logging.getLogger("ringwide.transport")
@@ -74,8 +75,7 @@ class Lane:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Parcel] = deque()
         self._writing = False
-        self._scratch = memoryview(b"")
-        self._spare: list[memoryview] = []
+        self.scratch = Scratch()
         self._reader = FrameReader(
             landing=self._landing, arrived=self._arrived, limit_bytes=limit_bytes, staging_bytes=staging_bytes
         )
@@ -225,22 +225,6 @@ class Lane:
         except Exception as error:
             self._end_with(error)
         self._watch_readable(not (self.closed or self._reader.blocked))
-
-    def scratch(self, nbytes: int) -> memoryview:
-        """Memory for the payload that comes next. Nearly always the same, so it stays in the cache."""
-        if len(self._scratch) < nbytes:
-            self._scratch = memoryview(bytearray(nbytes))
-        return self._scratch[:nbytes]
-
-    def lend_scratch(self) -> memoryview:
-        """The payload in the scratch is still needed: the next one gets other memory. To be given back."""
-        lent = self._scratch
-        self._scratch = self._spare.pop() if self._spare else memoryview(b"")
-        return lent
-
-    def give_back(self, lent: memoryview) -> None:
-        """Fresh memory costs a page fault every 4 KiB, so what was lent is used again."""
-        self._spare.append(lent)
 
     def _watch_readable(self, wanted: bool) -> None:
         if wanted and not self._reading:
