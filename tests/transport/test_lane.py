@@ -320,13 +320,12 @@ async def test_a_frame_that_cannot_be_handled_ends_the_lane(caplog: pytest.LogCa
         ]
 
 
-async def test_the_end_of_sending_comes_after_what_was_sent() -> None:
+async def test_the_end_of_a_stream_is_seen_after_what_was_sent() -> None:
     async with lanes() as ends:
         send(ends.here, 1, b"last")
-        ends.here.end_sending()
+        ends.here.close()
         assert isinstance(await ends.hearing_there.until_lost(), EOFError)
         assert ends.hearing_there.frames == [(1, b"last")]
-        assert not ends.here.closed
 
 
 async def test_a_closed_lane_takes_nothing_and_reports_nothing() -> None:
@@ -335,7 +334,6 @@ async def test_a_closed_lane_takes_nothing_and_reports_nothing() -> None:
         ends.here.close()
         parcel = Parcel(ends.here, b"late")
         send_owned(ends.here, 1, parcel)
-        ends.here.end_sending()
         await ends.hearing_there.until_lost()
         assert parcel.told_at == []
         assert ends.hearing_here.losses == []

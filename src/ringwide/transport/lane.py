@@ -256,14 +256,6 @@ class Lane:
             self.close()
             self._events.lost(self, reason)
 
-    def end_sending(self) -> None:
-        """Nothing more will be sent; the peer sees the end of the stream after what was."""
-        if not self.closed:
-            try:
-                self.socket.shutdown(socket.SHUT_WR)
-            except OSError:
-                self.close()
-
     def close(self) -> None:
         if self.closed:
             return
