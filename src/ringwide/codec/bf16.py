@@ -1,0 +1,37 @@
+"""bfloat16: the upper half of a float32. Its whole range, with 8 significant bits."""
+
+import numpy as np
+
+from ringwide.codec.codec import Array
+from ringwide.codec.pieces import SCRATCH
+from ringwide.codec.sixteen import SixteenBits, check_finite
+
+HALF = np.uint32(0x7FFF)  # just less than half of the last place kept; with that place's own bit, ties go to even
+ONE = np.uint32(1)
+EXPONENT = 0x7F80
+
+
+class Bfloat16(SixteenBits):
+    """Round to nearest even, as torch casts."""
+
+    name = "bf16"
+    number = 4
+    beyond = float(np.uint32(0x7F7F8000).view(np.float32))
+    relative_error = 2.0**-8
+    absolute_error = 2.0**-134
+
+    def _round(self, numbers: Array, words: Array) -> None:
+        bits = numbers.view(np.uint32)
+        sums = SCRATCH.first[: numbers.size].view(np.uint32)
+        np.right_shift(bits, 16, out=sums)
+        np.bitwise_and(sums, ONE, out=sums)
+        np.add(sums, HALF, out=sums)
+        np.add(sums, bits, out=sums)
+        np.right_shift(sums, 16, out=sums)
+        np.copyto(words, sums, casting="unsafe")
+
+    def _widen(self, words: Array, numbers: Array) -> None:
+        check_finite(words, EXPONENT)
+        bits = numbers.view(np.uint32)
+        np.copyto(bits, words)
+        np.left_shift(bits, 16, out=bits)

@@ -1,0 +1,64 @@
+"""What the two codecs of 16-bit floats have in common."""
+
+import numpy as np
+
+from ringwide.codec.codec import Array, BadPayload
+from ringwide.codec.loss import Lossy
+from ringwide.codec.pieces import SCRATCH, as_float32, pieces
+
+
+class SixteenBits(Lossy):
+    """Each number becomes the nearest float of 16 bits, little endian; of two as near, the even one."""
+
+    beyond: float  # the least magnitude that would round to infinity
+    relative_error: float
+    absolute_error: float  # of numbers so small that the format has fewer digits for them
+
+    def encode(self, numbers: Array) -> memoryview | None:
+        words = np.empty(numbers.size, np.dtype("<u2"))
+        with np.errstate(all="ignore"):
+            for piece in pieces(numbers.size):
+                narrow = as_float32(numbers[piece])
+                if not is_within(narrow, self.beyond):
+                    return None
+                self._round(narrow, words[piece])
+        return words.data.cast("B") if numbers.size else None
+
+    def decode(self, payload: memoryview, out: Array) -> None:
+        if len(payload) != 2 * out.size:
+            raise BadPayload(f"{len(payload)} bytes, not the {2 * out.size} of {out.size} numbers")
+        words = np.frombuffer(payload, np.dtype("<u2")) if out.size else np.empty(0, np.dtype("<u2"))
+        with np.errstate(all="ignore"):
+            for piece in pieces(out.size):
+                self._decode_piece(words[piece], out[piece])
+
+    def _decode_piece(self, words: Array, out: Array) -> None:
+        wide = out if out.dtype == np.float32 else SCRATCH.narrow[: out.size]
+        self._widen(words, wide)
+        if wide is not out:
+            out[:] = wide
+
+    def size_bound(self, count: int, itemsize: int) -> int:
+        return 2 * count
+
+    def _error(self, magnitudes: Array) -> Array:
+        return np.maximum(magnitudes * self.relative_error, self.absolute_error)
+
+    def _round(self, numbers: Array, words: Array) -> None:
+        """Write the nearest 16-bit floats of a piece that is within the range."""
+        raise NotImplementedError
+
+    def _widen(self, words: Array, numbers: Array) -> None:
+        """Write the numbers of a piece of 16-bit floats, or raise `BadPayload` if one of them is not finite."""
+        raise NotImplementedError
+
+
+def is_within(numbers: Array, beyond: float) -> bool:
+    """Are all of them finite and smaller than `beyond`? A NaN outlives both reductions and is smaller than nothing."""
+    return bool(np.maximum.reduce(numbers) < beyond and np.minimum.reduce(numbers) > -beyond)
+
+
+def check_finite(words: Array, exponent: int) -> None:
+    """No word may have all bits of its exponent set: that is an infinity or a NaN, which the encoder never writes."""
+    if np.bitwise_and(words, exponent).max() == exponent:
+        raise BadPayload("it holds a number that is not finite")
