@@ -17,8 +17,8 @@ FLOORS = (
     ("errors",),
     ("protocol",),
     ("codec", "transport"),
-    ("collective", "membership", "observe"),
-    ("buckets", "calls", "connections"),
+    ("collective", "membership"),
+    ("buckets", "calls", "connections", "observe"),
     ("config",),  # above the rooms that take plain arguments, never settings
     ("ring", "simulator"),
     ("training", "interop"),

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ringwide.collective.operation import Array, Combiner, Numbers
+from ringwide.codec.codec import Array
+from ringwide.collective.feedback import Label
+from ringwide.collective.numbers import Combiner, Numbers
 from ringwide.collective.plan import BucketShape
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -260,6 +262,8 @@ class Arithmetic:
     carrier: np.dtype[Any]
     combine: Callable[[Array, Array, Array], object]
     finish: Callable[[Array], object] | None
+    weight: float = 0.0
+    """By what a sum of floats is divided, see `Numbers`."""
 
 
 def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Arithmetic:
@@ -272,7 +276,8 @@ def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Ari
         return _native_bfloat16(op, size)
     carrier = np.dtype("float32" if dtype in HALVES and half_precision == "float32" else dtype)
     finish = None if op != "mean" else _quietly(lambda total: np.divide(total, total.dtype.type(size), out=total))
-    return Arithmetic(carrier, _quietly(_UFUNCS[op]) if dtype in FLOATS else _UFUNCS[op], finish)
+    weight = {"sum": 1.0, "mean": float(size)}.get(op, 0.0) if dtype in FLOATS else 0.0
+    return Arithmetic(carrier, _quietly(_UFUNCS[op]) if dtype in FLOATS else _UFUNCS[op], finish, weight)
 
 
 def _native_bfloat16(op: str, size: int) -> Arithmetic:
@@ -297,6 +302,20 @@ def carrier_of(dtype: str) -> np.dtype[Any]:
     return np.dtype("int16" if dtype == "bfloat16" else dtype)
 
 
+def portable(array: Array) -> Any:
+    """A copy for a checkpoint: a tensor where torch is loaded, since `torch.load` trusts tensors and not arrays."""
+    torch = sys.modules.get("torch")
+    return array.copy() if torch is None else torch.from_numpy(array.copy())
+
+
+def array_of(value: object, name: str) -> Array:
+    """A copy of what `portable` made, flat."""
+    leaf = leaf_of(value, name)
+    flat = np.empty(math.prod(leaf.shape), carrier_of(leaf.dtype))
+    leaf.load(flat)
+    return flat
+
+
 class Piece(NamedTuple):
     """Where a leaf lies in its bucket."""
 
@@ -313,20 +332,26 @@ class Group:
     arithmetic: Arithmetic
     pieces: tuple[Piece, ...]
     count: int
+    label: Label | None = None
 
     @property
     def shape(self) -> BucketShape:
         return BucketShape(self.dtype, self.count, self.arithmetic.carrier.itemsize)
 
 
-def groups_of(signature: Signature, arithmetic_for: Callable[[str], Arithmetic]) -> tuple[Group, ...]:
+def groups_of(
+    signature: Signature, arithmetic_for: Callable[[str], Arithmetic], *, label_of: Callable[[str], Label] | None = None
+) -> tuple[Group, ...]:
     """How tensors of this signature are packed, one group for each dtype in order of first appearance."""
     pieces: dict[str, list[Piece]] = {}
     for index, (dtype, shape) in enumerate(zip(signature.dtypes, signature.shapes, strict=True)):
         group = pieces.setdefault(dtype, [])
         start = group[-1].stop if group else 0
         group.append(Piece(index, start, start + math.prod(shape)))
-    return tuple(Group(dtype, arithmetic_for(dtype), tuple(found), found[-1].stop) for dtype, found in pieces.items())
+    return tuple(
+        Group(dtype, arithmetic_for(dtype), tuple(found), found[-1].stop, label_of(dtype) if label_of else None)
+        for dtype, found in pieces.items()
+    )
 
 
 class Bundle:
@@ -348,7 +373,7 @@ class Bundle:
             ours = work
             for leaf, start, stop in pieces:
                 self._leaves[leaf].load(work[start:stop])
-        return Numbers(ours, work, arithmetic.combine, arithmetic.finish)
+        return Numbers(ours, work, arithmetic.combine, arithmetic.finish, arithmetic.weight, group.label)
 
     def commit(self) -> None:
         """Write the results into the caller's tensors."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ringwide.collective.collective import Collective
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.early import WINDOW
-from ringwide.collective.operation import Numbers
+from ringwide.collective.numbers import Numbers
 from ringwide.collective.plan import Plan
 
 _CANCELLED = "its task was cancelled"

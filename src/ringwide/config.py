@@ -6,8 +6,12 @@ loaded; unknown keys are errors. Rooms below this one take plain arguments, neve
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
 
+from ringwide.codec import registry
+from ringwide.codec.codec import Codec
+
+CODECS = (*registry.NAMES, "auto")
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -44,6 +48,35 @@ class RingConfig(BaseModel):
     half_precision: Literal["float32", "native"] = Field(
         default="float32", description="The precision in which float16 and bfloat16 are summed."
     )
+    codec: str = Field(
+        default="none",
+        json_schema_extra={"enum": list(CODECS)},
+        description=f"How numbers travel: {', '.join(CODECS[:-1])}, or auto: whichever is measured to be fastest.",
+    )
+    allow_lossy: bool = Field(
+        default=False, description=f"Allow codecs that lose precision: {', '.join(registry.LOSSY)}."
+    )
+    codec_level: int | None = Field(default=None, description="How hard zlib (1 to 9) or lz4-frame (0 to 16) tries.")
+    codec_acceleration: int | None = Field(
+        default=None, description="How fast lz4 is at the cost of its ratio, 1 to 65537."
+    )
+    codec_shuffle: bool = Field(
+        default=False, description="Group the bytes of equal place before a lossless codec: smaller for dense floats."
+    )
+    topk_fraction: float | None = Field(
+        default=None, description="The share of the numbers that topk sends; by default 0.01."
+    )
+    threshold_bytes: ByteSize | Literal["auto"] = Field(
+        default=ByteSize(512 * KIB),
+        description="Smaller segments travel raw; auto: those for which the codec does not pay, as measured.",
+    )
+    error_feedback: bool = Field(
+        default=True, description="Add what a lossy codec dropped to the same bucket's next numbers."
+    )
+    codec_threads: int | Literal["auto"] = Field(
+        default="auto",
+        description="Threads that encode and decode; 0: the event loop does it; auto: the cores that ranks leave idle.",
+    )
     start_timeout_seconds: float = Field(
         default=60.0, gt=0, le=86_400, description="How long join waits for all ranks."
     )
@@ -72,6 +105,63 @@ class RingConfig(BaseModel):
         default=None, description='"host:port" to listen on where it differs from this rank\'s line in the peers file.'
     )
     insecure: bool = Field(default=False, description="Allow listening beyond loopback without a key.")
+
+    @field_validator("codec")
+    @classmethod
+    def _codec_is_known(cls, codec: str) -> str:
+        if codec not in CODECS:
+            raise ValueError(f"{codec!r} is not a codec; choose one of {', '.join(CODECS)}")
+        return codec
+
+    @field_validator("codec_threads")
+    @classmethod
+    def _threads_are_few(cls, threads: int | str) -> int | str:
+        if isinstance(threads, int) and not 0 <= threads <= 64:
+            raise ValueError(f"codec_threads {threads}: should be auto or 0 to 64")
+        return threads
+
+    @model_validator(mode="after")
+    def _codec_can_work(self) -> Self:
+        if self.codec in registry.LOSSY and not self.allow_lossy:
+            raise ValueError(
+                f"codec {self.codec!r} loses precision; set allow_lossy: true if you mean it, "
+                f"or choose a lossless one: {', '.join(registry.LOSSLESS)}"
+            )
+        if self.codec != "none" and self.algorithm == "doubling":
+            raise ValueError(f"algorithm 'doubling' sends numbers raw; use 'auto' or 'ring' with codec {self.codec!r}")
+        threshold = self.threshold_bytes
+        if self.codec != "none" and isinstance(threshold, int) and threshold > self.segment_bytes:
+            raise ValueError(
+                f"no segment reaches threshold_bytes ({threshold}), as segment_bytes is {int(self.segment_bytes)}, "
+                f"so codec {self.codec!r} would do nothing; set threshold_bytes to at most {self.segment_bytes // 2}"
+            )
+        if self.codec == "auto":
+            self._auto_decides_alone()
+        else:
+            self.make_codec()
+        return self
+
+    def _auto_decides_alone(self) -> None:
+        for name in ("codec_level", "codec_acceleration", "codec_shuffle", "topk_fraction"):
+            if getattr(self, name) not in (None, False):
+                raise ValueError(f"{name} belongs to a codec of your choice; remove it, or name that codec, not auto")
+
+    @property
+    def largest_doubling_bytes(self) -> int:
+        """Recursive doubling sends raw, so it does not carry what a codec is wanted for."""
+        if self.codec == "none" or self.threshold_bytes == "auto":
+            return self.doubling_bytes
+        return min(self.doubling_bytes, self.threshold_bytes)
+
+    def make_codec(self) -> Codec:
+        """The codec that was chosen by name. A `ValueError` says which setting does not fit it."""
+        return registry.make(
+            self.codec,
+            level=self.codec_level,
+            acceleration=self.codec_acceleration,
+            shuffle=self.codec_shuffle,
+            fraction=self.topk_fraction,
+        )
 
     @model_validator(mode="after")
     def _doubling_needs_its_algorithm(self) -> Self:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,15 +17,21 @@ from ringwide.buckets import (
     Shelf,
     Signature,
     arithmetic_of,
+    array_of,
     carrier_of,
     groups_of,
     leaf_of,
     leaves_of,
+    portable,
 )
 from ringwide.calls import Calls
+from ringwide.codec import registry
+from ringwide.collective.coder import Coder
 from ringwide.collective.dispatch import Dispatcher
-from ringwide.collective.operation import Numbers
+from ringwide.collective.feedback import Label
+from ringwide.collective.numbers import Numbers
 from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
+from ringwide.collective.workshop import Workshop
 from ringwide.config import RingConfig
 from ringwide.connections import Connections
 from ringwide.errors import JoinError, RingClosed, StartTimeout
@@ -34,10 +40,15 @@ from ringwide.observe import statistics
 from ringwide.transport.sockets import SocketSettings
 
 Tensors = TypeVar("Tensors")
-_MUST_BE_EQUAL = ("segment_bytes", "lanes", "algorithm", "doubling_bytes", "half_precision")
+_MUST_BE_EQUAL = (
+    *("segment_bytes", "lanes", "algorithm", "doubling_bytes", "half_precision"),
+    *("codec", "allow_lossy", "threshold_bytes"),
+)
 _NOTHING = Numbers(np.empty(0, np.uint8), np.empty(0, np.uint8), np.add)
 _NO_TENSORS = Signature((), (), ())
 _RECIPES_REMEMBERED = 256
+_MOST_THREADS = 4
+"""More cannot be kept busy by one link."""
 
 
 class _Recipe(NamedTuple):
@@ -81,22 +92,25 @@ class Ring:
         sockets = SocketSettings(config.buffer_bytes, config.keepalive_seconds, config.user_timeout_seconds)
         self._connections = Connections(rank, addresses, sockets=sockets, segment_bytes=config.segment_bytes)
         self._links = self._connections.links
+        self._coder, self._workshop = _coder(rank, config), Workshop()
         self._dispatcher = Dispatcher(
             rank=rank,
             links=self._links,
             clock=asyncio.get_running_loop(),
             timeout_seconds=config.collective_timeout_seconds,
+            coder=self._coder,
+            workshop=self._workshop,
         )
         self._planner = Planner(
             rank=rank,
             size=self.size,
             segment_bytes=config.segment_bytes,
             algorithm=config.algorithm,
-            doubling_bytes=config.doubling_bytes,
+            doubling_bytes=config.largest_doubling_bytes,
         )
         self._calls = Calls(self._dispatcher, look=self._connections.look, linger_seconds=config.linger_seconds)
         self._shelf = Shelf()
-        self._recipes: dict[tuple[Kind, str, int, Signature], _Recipe] = {}
+        self._recipes: dict[tuple[Kind, str, int, Signature, str], _Recipe] = {}
         self._left = False
         self._awaited = 0
         self._busy_since = self._network_seconds = 0.0
@@ -107,10 +121,14 @@ class Ring:
 
     # -- collectives
 
-    async def allreduce(self, tensors: Tensors, op: str = "mean") -> Tensors:
-        """Replace every tensor by its mean (sum, min, max, prod) over all ranks, in place. The same bits everywhere."""
+    async def allreduce(self, tensors: Tensors, op: str = "mean", *, bucket: str = "") -> Tensors:
+        """Replace every tensor by its mean (sum, min, max, prod) over all ranks, in place. The same bits everywhere.
+
+        `bucket` names what these tensors are, for the error feedback of lossy codecs. Calls without one share their
+        feedback if their tensors have the same names, dtypes and shapes: name them if they are different things.
+        """
         leaves, signature = leaves_of(tensors)
-        recipe = self._recipe(Kind.ALLREDUCE, signature, op=op)
+        recipe = self._recipe(Kind.ALLREDUCE, signature, op=op, bucket=bucket)
         _require_writable(leaves, signature.names)
         bundle = Bundle(leaves, recipe.groups, self._shelf)
         await self._run(recipe.plan, bundle)
@@ -170,30 +188,54 @@ class Ring:
             collectives=self._calls.made,
             network_seconds=self._network_seconds + running,
             buffer_bytes_asked=self.config.buffer_bytes,
-            links=statistics.of_links(self._links.values()),
+            links=statistics.of_links(self._links.values(), self._dispatcher.ledgers),
+            threshold_bytes=None if self._coder is None else self._coder.threshold.nbytes,
+            choices=() if self._coder is None else self._coder.choices(),
         )
 
-    def _recipe(self, kind: Kind, signature: Signature, *, op: str = "", root: int = 0) -> "_Recipe":
+    # -- what a checkpoint needs
+
+    def state_dict(self) -> dict[str, Any]:
+        """What lossy codecs still owe to each bucket of this rank: torch tensors if torch is loaded, else arrays."""
+        kept = () if self._coder is None else self._coder.feedback.items()
+        return {label.name: {"what": label.what, "error": portable(error)} for label, error in kept}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the errors of `state_dict`. Those of buckets that now have other shapes will be dropped."""
+        loaded = {}
+        for name, kept in state.items():
+            if not isinstance(kept, Mapping) or set(kept) != {"what", "error"}:
+                raise ValueError(f"this is not from Ring.state_dict(): {name!r} has {kept!r}, not a what and an error")
+            loaded[Label(name, str(kept["what"]))] = array_of(kept["error"], name)
+        if self._coder is not None:
+            self._coder.feedback.replace(loaded)
+
+    def _recipe(self, kind: Kind, signature: Signature, *, op: str = "", root: int = 0, bucket: str = "") -> "_Recipe":
         """How to do this. Remembered, because a training loop asks for the same few things again and again."""
-        key = (kind, op, root, signature)
+        key = (kind, op, root, signature, bucket)
         recipe = self._recipes.get(key)
         if recipe is None:
             if len(self._recipes) >= _RECIPES_REMEMBERED:
                 self._recipes.clear()
-            recipe = self._recipes[key] = self._make_recipe(kind, signature, op, root)
+            recipe = self._recipes[key] = self._make_recipe(kind, signature, op, root, bucket)
         return recipe
 
-    def _make_recipe(self, kind: Kind, signature: Signature, op: str, root: int) -> "_Recipe":
+    def _make_recipe(self, kind: Kind, signature: Signature, op: str, root: int, bucket: str) -> "_Recipe":
         def arithmetic_for(dtype: str) -> Arithmetic:
             if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER):
                 return arithmetic_of(dtype, op, self.size, half_precision=self.config.half_precision)
             return Arithmetic(carrier_of(dtype), np.add, None)
 
-        groups = groups_of(signature, arithmetic_for)
+        def label_of(dtype: str) -> Label:
+            what = f"{kind.value} of {dtype}: {signature}"
+            return Label(f"{bucket} ({dtype})" if bucket else what, what)
+
+        groups = groups_of(signature, arithmetic_for, label_of=label_of)
         shapes = [group.shape for group in groups]
         if kind is Kind.ALL_GATHER:
             shapes = [BucketShape(shape.dtype, shape.count * self.size, shape.itemsize) for shape in shapes]
-        detail = ", ".join(filter(None, [op, f"root {root}" if kind is Kind.BROADCAST else "", str(signature)]))
+        where = f"root {root}" if kind is Kind.BROADCAST else ""
+        detail = ", ".join(filter(None, [op, where, bucket and f"bucket {bucket!r}", str(signature)]))
         return _Recipe(self._planner.plan(Request(kind, detail, tuple(shapes), root)), groups)
 
     async def _run(self, plan: Plan, bundle: Bundle | None = None, *, numbers: Sequence[Numbers] = ()) -> None:
@@ -229,8 +271,11 @@ class Ring:
             timeout_seconds=config.start_timeout_seconds,
         )
         self._dispatcher.on_over = None
-        if self._connections.ranks_on_this_host() > len(os.sched_getaffinity(0)):
+        cores, ranks = len(os.sched_getaffinity(0)), self._connections.ranks_on_this_host()
+        if ranks > cores:
             self._calls.linger_seconds = 0.0  # those with the answer need the cores
+        if self._coder is not None:
+            self._workshop.staff(_threads(config, cores // ranks - 1))
         await self._wait_for_all(config.start_timeout_seconds - (time.perf_counter() - started))
 
     async def _wait_for_all(self, seconds: float) -> None:
@@ -251,7 +296,28 @@ class Ring:
         finally:
             self._dispatcher.say_goodbye(reason)
             self._dispatcher.close(RingClosed("this ring has been left while a call was still open; await every call"))
+            self._workshop.close()
             await self._connections.close()
+
+
+def _coder(rank: int, config: RingConfig) -> Coder | None:
+    if config.codec == "none":
+        return None
+    return Coder(
+        rank=rank,
+        codecs=registry.AUTO if config.codec == "auto" else [config.make_codec()],
+        auto=config.codec == "auto",
+        allow_lossy=config.allow_lossy,
+        threshold_bytes=None if config.threshold_bytes == "auto" else config.threshold_bytes,
+        error_feedback=config.error_feedback,
+        time=time.thread_time,  # what a thread really spends, not what it waits for the interpreter
+    )
+
+
+def _threads(config: RingConfig, idle_cores: int) -> int:
+    if config.codec_threads == "auto":
+        return min(max(0, idle_cores), _MOST_THREADS)
+    return config.codec_threads
 
 
 def _require_writable(leaves: Sequence[Leaf], names: Sequence[str]) -> None:

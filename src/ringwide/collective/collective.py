@@ -14,6 +14,7 @@ class Collective:
 
     __slots__ = (
         "begun",
+        "begun_at",
         "number",
         "on_done",
         "operations",
@@ -28,7 +29,7 @@ class Collective:
         self.number, self.plan, self.on_done = number, plan, on_done
         self.operations: list[Operation] = []
         self.unfinished = len(plan.parts)
-        self.begun = False
+        self.begun, self.begun_at = False, 0.0
         self.told = False  # the other ranks know what we were called with
         self.progress_seen = -1
         self.progress_at = 0.0

@@ -15,12 +15,17 @@ Rules:
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
+from ringwide.collective.coded import CodedOperation
+from ringwide.collective.coder import Coder
 from ringwide.collective.collective import Collective, Done
 from ringwide.collective.early import EarlyFrames
-from ringwide.collective.operation import LaneLike, LinkLike, Numbers, Operation
+from ringwide.collective.ledger import Ledger
+from ringwide.collective.numbers import Numbers
+from ringwide.collective.operation import LaneLike, LinkLike, Operation
 from ringwide.collective.plan import Plan
+from ringwide.collective.workshop import WorkshopLike
 from ringwide.errors import (
     CollectiveAborted,
     CollectiveMismatch,
@@ -51,10 +56,20 @@ class Dispatcher:
     """Knows every open collective of this rank."""
 
     def __init__(
-        self, *, rank: int, links: Mapping[int, LinkLike], clock: Clock, timeout_seconds: float, epoch: int = 0
+        self,
+        *,
+        rank: int,
+        links: Mapping[int, LinkLike],
+        clock: Clock,
+        timeout_seconds: float,
+        coder: Coder | None = None,
+        workshop: WorkshopLike | None = None,
+        epoch: int = 0,
     ) -> None:
         self._rank, self._links, self._clock = rank, links, clock
         self._timeout, self._epoch = timeout_seconds, epoch
+        self._coder, self._workshop = coder, workshop
+        self.ledgers = {peer: Ledger() for peer in links}
         self._next = 1
         self._open: dict[int, Collective] = {}
         self._line: deque[Collective] = deque()  # those with bulk, in order; only the first one has begun
@@ -114,16 +129,22 @@ class Dispatcher:
         return bool(self._open)
 
     def _operation(self, collective: Collective, index: int, numbers: Numbers) -> Operation:
-        return Operation(
-            part=collective.plan.parts[index],
-            numbers=numbers,
-            links=self._links,
-            bucket=index,
-            collective=collective.number,
-            fingerprint=collective.plan.fingerprint,
-            epoch=self._epoch,
-            on_done=lambda: self._operation_done(collective),
-        )
+        plan = collective.plan
+        arguments: dict[str, Any] = {
+            "part": plan.parts[index],
+            "numbers": numbers,
+            "links": self._links,
+            "ledgers": self.ledgers,
+            "bucket": index,
+            "collective": collective.number,
+            "fingerprint": plan.fingerprint,
+            "epoch": self._epoch,
+            "on_done": lambda: self._operation_done(collective),
+        }
+        coding = None if self._coder is None else self._coder.coding(plan, index, numbers)
+        if coding is None or self._workshop is None:
+            return Operation(**arguments)
+        return CodedOperation(coding=coding, workshop=self._workshop, on_failed=self._job_failed, **arguments)
 
     # -- beginning and ending
 
@@ -133,7 +154,7 @@ class Dispatcher:
             self._begin(self._line[0])
 
     def _begin(self, collective: Collective) -> None:
-        collective.begun = True
+        collective.begun, collective.begun_at = True, self._clock.time()
         for operation in collective.operations:
             operation.begin()
         if collective.number in self._early:
@@ -166,8 +187,9 @@ class Dispatcher:
         if self._open.pop(collective.number, None) is None:
             return
         if collective.unfinished:
-            for link in self._links.values():
-                link.forget(collective.number)
+            self._withdraw(collective)
+        else:
+            self._conclude(collective)
         if collective in self._line:
             self._line.remove(collective)
         if collective.number in self._early:
@@ -176,6 +198,27 @@ class Dispatcher:
         collective.operations = []  # they refer to the collective: without this, only the garbage collector ends it
         on_done(error)
         self._move_line()
+
+    def _withdraw(self, collective: Collective) -> None:
+        for link in self._links.values():
+            link.forget(collective.number)
+        for operation in collective.operations:
+            operation.abandon()
+
+    def _conclude(self, collective: Collective) -> None:
+        """All went well: errors of codecs are settled, and perhaps the next call has a better codec."""
+        for operation in collective.operations:
+            operation.succeed()
+        if self._coder is None or collective.plan.express:
+            return
+        plan, seconds = collective.plan, self._clock.time() - collective.begun_at
+        codings = [operation.coding for operation in collective.operations]
+        for index, decision in self._coder.finished(plan, codings, seconds, self.ledgers):
+            text = f"{index} {decision.codec} {'settled' if decision.settled else 'trial'} {decision.reason}"
+            self._tell_all(news(Kind.CHOICE, text, fingerprint=plan.fingerprint, epoch=self._epoch))
+
+    def _job_failed(self, peer: int | None, error: Exception) -> None:
+        self._lost(self._rank if peer is None else peer, error)
 
     # -- from below
 
@@ -209,6 +252,8 @@ class Dispatcher:
             # else: of a collective that is over here, and nobody needs it
         elif header.kind in (Kind.GOODBYE, Kind.LOST):
             self._hear_of_an_end(lane.peer, header, payload)
+        elif header.kind == Kind.CHOICE:
+            self._hear_choice(lane.peer, header, payload)
         elif collective is not None:
             self._hear_news(lane, collective, header, payload)
         elif header.collective >= self._next:
@@ -263,6 +308,11 @@ class Dispatcher:
         plan, reason = collective.plan, _words(payload)
         error = CollectiveAborted(number=collective.number, what=plan.what, by=lane.peer, reason=reason)
         self._end(collective, error)
+
+    def _hear_choice(self, peer: int, header: Header, payload: memoryview) -> None:
+        if self._coder is None:
+            raise RemoteProtocolError(f"rank {peer} chose a codec for a ring that has none")
+        self._coder.hear_choice(peer, header.fingerprint, _words(payload))
 
     def _operation_of(self, peer: int, collective: Collective, header: Header) -> Operation:
         if header.bucket >= len(collective.operations):

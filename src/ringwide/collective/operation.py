@@ -1,37 +1,23 @@
 """One bucket of one collective under way: a machine's instructions carried out on real numbers."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from ringwide.codec.codec import Array
+from ringwide.collective.coding import Coding
+from ringwide.collective.ledger import RAW, Ledger
+from ringwide.collective.numbers import Numbers, bytes_of
 from ringwide.collective.plan import Part
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header, pack_data
 from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send
 from ringwide.transport.scratch import Scratch
 
-Array = npt.NDArray[Any]
-Combiner = Callable[[Array, Array, Array], object]
-"""combine(left, right, out)"""
-
 _NOTHING = memoryview(bytearray())
 RELAYED_LIMIT_BYTES = 32 * 1024 * 1024
 """How much may wait to leave in memory beyond the two buckets."""
-
-
-class Numbers(NamedTuple):
-    """What a bucket brings to a collective.
-
-    `ours` is only read. Sums and totals are written to `work`, each place at most once a lap; the two may be the same
-    memory, because a rank's own numbers are needed only until it has added them.
-    """
-
-    ours: Array
-    work: Array
-    combine: Combiner
-    finish: Callable[[Array], object] | None = None
 
 
 class Owner(Protocol):
@@ -72,12 +58,15 @@ class LinkLike(Protocol):
 class Operation:
     """Executes one machine. Done when all has arrived *and* all has left: until then the memory is not the caller's."""
 
+    coding: Coding | None = None
+
     def __init__(
         self,
         *,
         part: Part,
         numbers: Numbers,
         links: Mapping[int, LinkLike],
+        ledgers: Mapping[int, Ledger],
         bucket: int,
         collective: int,
         fingerprint: int,
@@ -86,11 +75,11 @@ class Operation:
     ) -> None:
         self._machine = part.machine()
         self._bounds, self._itemsize, self.express = part.layout.bounds, part.layout.itemsize, part.express
-        self._numbers, self._links = numbers, links
+        self._numbers, self._links, self._ledgers = numbers, links, ledgers
         self._bucket, self._collective, self._fingerprint, self._epoch = bucket, collective, fingerprint, epoch
-        self._own_bytes = self._work_bytes = _bytes_of(numbers.work)
+        self._own_bytes = self._work_bytes = bytes_of(numbers.work)
         if numbers.ours is not numbers.work:
-            self._own_bytes = _bytes_of(numbers.ours)
+            self._own_bytes = bytes_of(numbers.ours)
         self._summed = bytearray(len(self._bounds))  # 1: the value of this segment is in `work`, no longer in `ours`
         self._early: dict[tuple[int, int], memoryview] = {}  # (segment, hop) whose turn has not come
         self._unsent = 0
@@ -112,18 +101,27 @@ class Operation:
 
     def check(self, peer: int, header: Header) -> None:
         """May this frame come, and is it as long as it must be? Asked before a byte of its payload is used."""
-        segment = header.segment
-        if not self._machine.expects(peer, segment, header.hop) or (segment, header.hop) in self._early:
-            raise RemoteProtocolError(
-                f"rank {peer} sent segment {segment} at hop {header.hop} of collective {self._collective}, "
-                "which is not what comes next"
-            )
+        self._check_turn(peer, header)
+        raw_bytes = self._raw_bytes(header.segment)
+        if header.codec != RAW:
+            self._refuse(peer, header.segment, f"with codec number {header.codec}, where it must come raw")
+        if header.payload_bytes != raw_bytes:
+            self._refuse(peer, header.segment, f"in {header.payload_bytes} bytes, where it has {raw_bytes}")
+
+    def _check_turn(self, peer: int, header: Header) -> None:
+        segment, hop = header.segment, header.hop
+        if not self._machine.expects(peer, segment, hop) or (segment, hop) in self._early:
+            self._refuse(peer, segment, f"at hop {hop}, which is not what comes next")
+
+    def _refuse(self, peer: int, segment: int, problem: str) -> NoReturn:
+        raise RemoteProtocolError(self._accuse(peer, segment, problem))
+
+    def _accuse(self, peer: int, segment: int, problem: str) -> str:
+        return f"rank {peer} sent segment {segment} of collective {self._collective} {problem}"
+
+    def _raw_bytes(self, segment: int) -> int:
         first, last = self._bounds[segment]
-        if header.payload_bytes != (last - first) * self._itemsize:
-            raise RemoteProtocolError(
-                f"rank {peer} sent {header.payload_bytes} bytes as segment {segment} of collective "
-                f"{self._collective}, which has {(last - first) * self._itemsize}"
-            )
+        return (last - first) * self._itemsize
 
     def landing(self, lane: LaneLike, header: Header) -> memoryview:
         """Where a large payload goes: what will be added lands in the lane's scratch, what is kept in its place."""
@@ -137,11 +135,13 @@ class Operation:
     def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
         self.progress += 1
         segment, hop = header.segment, header.hop
+        if not self.express:
+            self._ledgers[lane.peer].note_received(header.codec, self._raw_bytes(segment), len(payload))
         script = self._machine.arrive(segment, hop)
         if not script:
             self._early[segment, hop] = memoryview(bytes(payload))
             return
-        self._execute(script, segment, payload, lane)
+        self._execute(script, segment, payload, lane, header.codec)
         if self._early:
             self._execute_early(segment)
         self._check_done()
@@ -156,7 +156,9 @@ class Operation:
 
     # -- instructions
 
-    def _execute(self, script: Script, segment: int, payload: memoryview, lane: LaneLike | None) -> None:
+    def _execute(
+        self, script: Script, segment: int, payload: memoryview, lane: LaneLike | None, codec: int = RAW
+    ) -> None:
         for instruction in script:  # by isinstance: a match statement takes three times as long here
             if isinstance(instruction, Send):
                 self._send(segment, self._value(segment), instruction.hop, instruction.peer, self)
@@ -213,8 +215,9 @@ class Operation:
     def _value(self, segment: int) -> memoryview:
         return self._place(self._work_bytes if self._summed[segment] else self._own_bytes, segment)
 
-    def _send(self, segment: int, payload: memoryview, hop: int, peer: int, owner: "Operation | Borrower") -> None:
+    def _send(self, segment: int, payload: memoryview, hop: int, peer: int, owner: Owner, codec: int = RAW) -> None:
         header = pack_data(
+            codec=codec,
             bucket=self._bucket,
             hop=hop,
             epoch=self._epoch,
@@ -227,6 +230,7 @@ class Operation:
         if self.express:
             link.send_express(header, payload)
             return
+        self._ledgers[peer].note_sent(codec, self._raw_bytes(segment), len(payload))
         copied = self._machine.overwrites_sent
         self._unsent += not copied
         link.send_bulk(header, payload, stripe=segment, owner=None if copied else owner, collective=self._collective)
@@ -248,6 +252,12 @@ class Operation:
             self.done = True
             self._on_done()
 
+    def succeed(self) -> None:
+        """The whole collective has succeeded."""
+
+    def abandon(self) -> None:
+        """The collective has failed."""
+
 
 class Borrower:
     """Owns one relayed payload while it waits, in its lane's scratch, for its turn to leave."""
@@ -264,7 +274,3 @@ class Borrower:
         if self.lent is not None:
             self._lane.scratch.give_back(self.lent)
         self._operation.sent()
-
-
-def _bytes_of(array: Array) -> memoryview:
-    return array.data.cast("B") if array.size else _NOTHING

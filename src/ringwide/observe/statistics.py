@@ -1,8 +1,12 @@
 """The figures of one ring, as `Ring.statistics()` gives them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ringwide.codec.registry import decoder
+from ringwide.collective.coder import Choice
+from ringwide.collective.ledger import Ledger, Tally
+from ringwide.transport.lane import Lane
 from ringwide.transport.link import Link
 from ringwide.transport.sockets import granted_bytes
 
@@ -19,11 +23,30 @@ class LaneStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class CodecStatistics:
+    """The segments that travelled with one codec, in one direction."""
+
+    codec: str
+    segments: int
+    raw_bytes: int
+    wire_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """How many raw bytes became one on the wire."""
+        return self.raw_bytes / self.wire_bytes if self.wire_bytes else 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class LinkStatistics:
-    """All connections to one peer."""
+    """All connections to one peer. Segments are those of large buckets: small ones travel raw, and are not counted."""
 
     peer: int
     lanes: tuple[LaneStatistics, ...]
+    sent: tuple[CodecStatistics, ...] = ()
+    received: tuple[CodecStatistics, ...] = ()
+    encode_seconds: float = 0.0
+    decode_seconds: float = 0.0
 
     @property
     def bytes_sent(self) -> int:
@@ -42,6 +65,20 @@ class Statistics:
     network_seconds: float
     buffer_bytes_asked: int
     links: tuple[LinkStatistics, ...]
+    threshold_bytes: int | None = None  # below which segments travel raw; none without a codec
+    choices: tuple[Choice, ...] = ()  # what `codec: auto` uses for each bucket, and why
+
+    @property
+    def compression_ratio(self) -> float:
+        """How many raw bytes of segments became one that was sent."""
+        sent = [tally for link in self.links for tally in link.sent]
+        wire_bytes = sum(tally.wire_bytes for tally in sent)
+        return sum(tally.raw_bytes for tally in sent) / wire_bytes if wire_bytes else 1.0
+
+    @property
+    def codec_seconds(self) -> float:
+        """Spent on encoding and decoding, in whatever thread."""
+        return sum(link.encode_seconds + link.decode_seconds for link in self.links)
 
     @property
     def bytes_sent(self) -> int:
@@ -52,19 +89,33 @@ class Statistics:
         return sum(link.bytes_received for link in self.links)
 
 
-def of_links(links: Iterable[Link]) -> tuple[LinkStatistics, ...]:
-    return tuple(
-        LinkStatistics(
-            link.peer,
-            tuple(
-                LaneStatistics(
-                    lane.index,
-                    lane.bytes_sent,
-                    lane.bytes_received,
-                    *((0, 0) if lane.closed else granted_bytes(lane.socket)),
-                )
-                for lane in link.lanes.values()
-            ),
-        )
-        for link in links
+def of_links(links: Iterable[Link], ledgers: Mapping[int, Ledger]) -> tuple[LinkStatistics, ...]:
+    return tuple(_of_link(link, ledgers[link.peer]) for link in links)
+
+
+def _of_link(link: Link, ledger: Ledger) -> LinkStatistics:
+    return LinkStatistics(
+        link.peer,
+        tuple(map(_of_lane, link.lanes.values())),
+        _of_tallies(ledger.sent),
+        _of_tallies(ledger.received),
+        ledger.encode_seconds,
+        ledger.decode_seconds,
     )
+
+
+def _of_lane(lane: Lane) -> LaneStatistics:
+    granted = (0, 0) if lane.closed else granted_bytes(lane.socket)
+    return LaneStatistics(lane.index, lane.bytes_sent, lane.bytes_received, *granted)
+
+
+def _of_tallies(tallies: Mapping[int, Tally]) -> tuple[CodecStatistics, ...]:
+    return tuple(
+        CodecStatistics(_codec_name(number), tally.segments, tally.raw_bytes, tally.wire_bytes)
+        for number, tally in sorted(tallies.items())
+    )
+
+
+def _codec_name(number: int) -> str:
+    codec = decoder(number)
+    return f"codec {number}" if codec is None else codec.name

@@ -32,6 +32,7 @@ class Kind(IntEnum):
     ABORT = 18
     LOST = 19
     GOODBYE = 20
+    CHOICE = 21
 
 
 DATA = int(Kind.DATA)  # a plain number: members of an enum are slow to look up, and this one is looked up per frame
@@ -55,10 +56,20 @@ class Header(NamedTuple):
 
 
 def pack_data(
-    *, bucket: int, hop: int, epoch: int, segment: int, collective: int, fingerprint: int, payload_bytes: int
+    *,
+    bucket: int,
+    hop: int,
+    epoch: int,
+    segment: int,
+    collective: int,
+    fingerprint: int,
+    payload_bytes: int,
+    codec: int = 0,
 ) -> bytes:
     """The header of a frame that carries numbers."""
-    return _LAYOUT.pack(MAGIC, VERSION, DATA, 0, bucket, hop, epoch, segment, collective, fingerprint, payload_bytes)
+    return _LAYOUT.pack(
+        MAGIC, VERSION, DATA, codec, bucket, hop, epoch, segment, collective, fingerprint, payload_bytes
+    )
 
 
 def news(kind: Kind, text: str, *, collective: int = 0, fingerprint: int = 0, epoch: int = 0) -> bytes:
@@ -76,8 +87,8 @@ def unpack(buffer: bytes | bytearray | memoryview, offset: int = 0, *, limit_byt
         raise RemoteProtocolError(f"the frame has protocol version {header.version}, this is version {VERSION}")
     if header.kind not in _KINDS:
         raise RemoteProtocolError(f"unknown kind of frame: {header.kind}")
-    if header.codec != 0:
-        raise RemoteProtocolError(f"unknown codec number: {header.codec}")
+    if header.codec != 0 and header.kind != DATA:
+        raise RemoteProtocolError(f"a frame of words has codec number {header.codec}, it must be 0")
     limit = limit_bytes if header.kind == DATA else NEWS_LIMIT_BYTES
     if header.payload_bytes > limit:
         raise RemoteProtocolError(f"the frame claims {header.payload_bytes} bytes, at most {limit} are allowed")

@@ -39,6 +39,10 @@ class Layout:
     def segments(self) -> int:
         return self.chunks * self.segments_per_chunk
 
+    @property
+    def largest_segment_bytes(self) -> int:
+        return -(-self.count // self.segments) * self.itemsize
+
     def chunk_bounds(self, chunk: int) -> tuple[int, int]:
         return self.count * chunk // self.chunks, self.count * (chunk + 1) // self.chunks
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from ringwide.buckets import Arithmetic, arithmetic_of
-from ringwide.collective.operation import Array, Numbers
+from ringwide.codec.codec import Array
+from ringwide.collective.numbers import Numbers
 from ringwide.collective.plan import Kind
 from ringwide.simulator.scenario import ORDERED, Call
 

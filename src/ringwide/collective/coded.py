@@ -1,0 +1,150 @@
+"""One bucket of one collective under way, some of whose segments travel encoded.
+
+A segment that comes raw and goes on raw is handled as in any operation, at once. Every other one becomes a job for the
+workshop (see `coding.py`); its payload is borrowed from the lane until the job is done and, if it goes on, has left.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ringwide.codec.codec import BadPayload
+from ringwide.collective.coding import Carried, Coding
+from ringwide.collective.ledger import RAW
+from ringwide.collective.operation import RELAYED_LIMIT_BYTES, LaneLike, Operation, Owner
+from ringwide.collective.workshop import WorkshopLike, do_now
+from ringwide.errors import RemoteProtocolError
+from ringwide.protocol.frame import Header
+from ringwide.protocol.instruction import Keep, Relay, Script, Send
+
+OnFailed = Callable[[int | None, Exception], None]
+"""Told that a job has failed, and who sent what it failed on, if anybody did."""
+
+
+class CodedOperation(Operation):
+    """An operation that encodes what it sends where that pays, and decodes what comes encoded."""
+
+    coding: Coding
+
+    def __init__(self, *, coding: Coding, workshop: WorkshopLike, on_failed: OnFailed, **plain: Any) -> None:
+        super().__init__(**plain)
+        self.coding, self._workshop, self._on_failed = coding, workshop, on_failed
+        self._over = False
+
+    def begin(self) -> None:
+        self.coding.look_at([slice(*self._bounds[segment]) for segment, _ in self._machine.begin()])
+        super().begin()
+
+    def check(self, peer: int, header: Header) -> None:
+        if header.codec == RAW:
+            super().check(peer, header)
+            return
+        self._check_turn(peer, header)
+        if problem := self.coding.check(header, self._raw_bytes(header.segment)):
+            self._refuse(peer, header.segment, problem)
+
+    def landing(self, lane: LaneLike, header: Header) -> memoryview:
+        if header.codec == RAW:
+            return super().landing(lane, header)
+        return lane.scratch.take(header.payload_bytes)
+
+    def _execute(
+        self, script: Script, segment: int, payload: memoryview, lane: LaneLike | None, codec: int = RAW
+    ) -> None:
+        if codec == RAW and not self.coding.takes(script, self._raw_bytes(segment)):
+            super()._execute(script, segment, payload, lane)
+        else:
+            self._hand_in(script, segment, payload, lane, codec)
+
+    # -- jobs
+
+    def _hand_in(self, script: Script, segment: int, payload: memoryview, lane: LaneLike | None, codec: int) -> None:
+        job = partial(self._job, script, segment, payload, codec)
+        then = partial(self._job_done, script, segment, None if lane is None else Loan(self, lane))
+        self._unsent += 1  # before its job is done, nobody knows what is still to be sent
+        if self._unsent * self._raw_bytes(segment) > RELAYED_LIMIT_BYTES:
+            do_now(job, then)  # enough waits already, and each one holds memory
+        else:
+            self._workshop.run(job, then)
+
+    def _job(self, script: Script, segment: int, payload: memoryview, codec: int) -> Carried | None:
+        if self._over:
+            return None
+        return self.coding.carry_out(script, slice(*self._bounds[segment]), payload, codec)
+
+    def _job_done(
+        self, script: Script, segment: int, loan: "Loan | None", carried: Carried | None, error: Exception | None
+    ) -> None:
+        if self._over or carried is None:
+            if loan is not None:
+                loan.give_back()
+            if error is not None and not self._over:
+                self._fail(segment, loan, error)
+            return
+        try:
+            self._note_seconds(script, loan, carried)
+            self._go_on(script, segment, loan, carried)
+            self.sent()
+        except Exception as problem:  # an event loop would only print it, and the caller wait on
+            self._fail(segment, loan, problem)
+
+    def _note_seconds(self, script: Script, loan: "Loan | None", carried: Carried) -> None:
+        if loan is not None:
+            self._ledgers[loan.peer].decode_seconds += carried.decode_seconds
+        if isinstance(script[-1], (Send, Relay)):
+            self._ledgers[script[-1].peer].encode_seconds += carried.encode_seconds
+
+    def _go_on(self, script: Script, segment: int, loan: "Loan | None", carried: Carried) -> None:
+        """Send what the job has made. What came encoded and is kept goes on verbatim, from where it has landed."""
+        onward, payload = script[-1], carried.payload
+        owner: Owner = self
+        if loan is not None and payload is not None and isinstance(script[0], Keep):
+            owner = loan
+        elif loan is not None:
+            loan.give_back()
+        if payload is None:
+            return
+        assert isinstance(onward, (Send, Relay))
+        if owner is self and self._unsent * len(payload) >= RELAYED_LIMIT_BYTES:
+            payload = self._stow(segment, payload, script)
+        self._send(segment, payload, onward.hop, onward.peer, owner, carried.codec)
+
+    def _stow(self, segment: int, payload: memoryview, script: Script) -> memoryview:
+        """Let it wait in `work`: on the first lap that place is free, until the segment's total comes back."""
+        if not isinstance(script[0], (Send, Relay)) or payload.obj is self._own_bytes.obj:
+            return payload
+        place = self._place(self._work_bytes, segment)[: len(payload)]
+        place[:] = payload
+        return place
+
+    # -- the end
+
+    def _fail(self, segment: int, loan: "Loan | None", error: Exception) -> None:
+        peer = None if loan is None else loan.peer
+        if isinstance(error, BadPayload) and peer is not None:
+            error = RemoteProtocolError(self._accuse(peer, segment, f"and its payload cannot be decoded: {error}"))
+        self._on_failed(peer, error)
+
+    def succeed(self) -> None:
+        self.coding.succeed()
+
+    def abandon(self) -> None:
+        self._over = True
+        self.coding.abandon()
+
+
+class Loan:
+    """An arrived payload, in its lane's scratch until it is no longer needed."""
+
+    __slots__ = ("_lent", "_operation", "_scratch", "peer")
+
+    def __init__(self, operation: Operation, lane: LaneLike) -> None:
+        self.peer = lane.peer
+        self._operation, self._scratch, self._lent = operation, lane.scratch, lane.scratch.lend()
+
+    def give_back(self) -> None:
+        self._scratch.give_back(self._lent)
+
+    def sent(self) -> None:
+        self.give_back()
+        self._operation.sent()

@@ -1,0 +1,195 @@
+"""Which codec the segments of each bucket get on this rank.
+
+Rules:
+- A codec that loses something is used only for sums of floats, and only where the ring allows it: a broadcast, a
+  minimum or an integer is never touched.
+- `auto` decides on rank 0 (see `choice.py`) and the others are told; a fixed codec needs no telling.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ringwide.codec.codec import Codec
+from ringwide.codec.registry import decoder
+from ringwide.collective.choice import Candidate, Decision, Explorer, candidate
+from ringwide.collective.coding import Coding
+from ringwide.collective.feedback import Feedback, FeedbackStore
+from ringwide.collective.ledger import RAW, Ledger
+from ringwide.collective.numbers import Numbers
+from ringwide.collective.plan import Plan
+from ringwide.collective.threshold import DEFAULT_BYTES, Threshold, Totals
+from ringwide.errors import RemoteProtocolError
+
+logger = logging.getLogger("ringwide.collective")
+
+DECIDES = 0
+"""The rank that chooses for all."""
+CHOICES_REMEMBERED = 1024
+_Bucket = tuple[int, int]  # the fingerprint of its plan, its index there
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The codec that a bucket has now, and why."""
+
+    what: str
+    bucket: int
+    codec: str
+    reason: str
+
+
+class Coder:
+    """Decides, for every bucket with bulk, how it is encoded."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        codecs: Sequence[Codec],
+        auto: bool = False,
+        allow_lossy: bool = False,
+        threshold_bytes: int | None = DEFAULT_BYTES,
+        error_feedback: bool = True,
+        time: Callable[[], float],
+    ) -> None:
+        self._decides = auto and rank == DECIDES
+        self._codecs = {codec.name: codec for codec in codecs if allow_lossy or not codec.lossy}
+        self._auto, self._allow_lossy, self._error_feedback = auto, allow_lossy, error_feedback
+        self.threshold = Threshold(threshold_bytes)
+        self._time = time
+        self.feedback = FeedbackStore()
+        self._explorers: dict[_Bucket, Explorer] = {}
+        self._choices: dict[_Bucket, Decision] = {}
+        self._settled: dict[_Bucket, str] = {}
+        self._names: dict[int, str] = {}
+
+    # -- before a collective
+
+    def coding(self, plan: Plan, index: int, numbers: Numbers) -> Coding | None:
+        """How this bucket is encoded. None: never, because it is empty or does not go round the ring."""
+        part = plan.parts[index]
+        if part.algorithm != "ring" or not numbers.work.size or not self._codecs:
+            return None
+        may_lose, threshold = self._allow_lossy and numbers.weight > 0, self.threshold.nbytes
+        encoder = self._chosen(plan, index) if part.layout.largest_segment_bytes >= threshold else None
+        if encoder is not None and (not encoder.carries(numbers.work.dtype) or (encoder.lossy and not may_lose)):
+            encoder = None
+        return Coding(
+            numbers=numbers,
+            encoder=encoder,
+            decoder=decoder,
+            threshold_bytes=threshold,
+            may_lose=may_lose,
+            feedback=self._borrow_feedback(encoder, numbers),
+            on_end=self._end_feedback,
+            time=self._time,
+        )
+
+    def _chosen(self, plan: Plan, index: int) -> Codec | None:
+        if not self._auto:
+            return next(iter(self._codecs.values()))
+        key = plan.fingerprint, index
+        self._names[plan.fingerprint] = plan.what
+        if self._decides:
+            if key not in self._explorers:
+                _forget_oldest(self._explorers)
+                self._explorers[key] = Explorer()
+            return self._explorers[key].current.codec
+        choice = self._choices.get(key)
+        return None if choice is None else self._codecs.get(choice.codec)
+
+    def _borrow_feedback(self, encoder: Codec | None, numbers: Numbers) -> Feedback | None:
+        """Also without a lossy codec, if one was used before: what it dropped is then paid back at once."""
+        label = numbers.label
+        if label is None or not self._error_feedback:
+            return None
+        if label in self.feedback or (encoder is not None and encoder.lossy):
+            return self.feedback.borrow(label, numbers.work.size, numbers.work.dtype)
+        return None
+
+    # -- after a collective
+
+    def _end_feedback(self, coding: Coding, succeeded: bool) -> None:
+        if coding.feedback is None:
+            return
+        if not succeeded:
+            self.feedback.give_back(coding.feedback)
+        elif coding.loses:
+            self.feedback.commit(coding.feedback)
+        else:
+            self.feedback.drop(coding.feedback)
+
+    def finished(
+        self, plan: Plan, codings: Sequence[Coding | None], seconds: float, ledgers: Mapping[int, Ledger]
+    ) -> Iterator[tuple[int, Decision]]:
+        """A collective has succeeded after so many seconds. What changes now, bucket by bucket."""
+        self.threshold.observe(_totals(ledgers), seconds)
+        if not self._decides:
+            return
+        for index, coding in enumerate(codings):
+            key = plan.fingerprint, index
+            explorer = self._explorers.get(key)
+            if coding is None or explorer is None or coding.codec_name != explorer.current.name:
+                continue  # it was not encoded as the explorer wants to know, but as was right when it was called
+            decision = explorer.observe(seconds, partial(self._candidates, coding))
+            if decision is not None:
+                self._note(key, decision)
+                yield index, decision
+
+    def _candidates(self, coding: Coding) -> list[Candidate]:
+        numbers, may_lose = coding.numbers.work, coding.may_lose
+        usable = (
+            codec for codec in self._codecs.values() if codec.carries(numbers.dtype) and (may_lose or not codec.lossy)
+        )
+        return [candidate(codec, numbers, self._time) for codec in usable]
+
+    # -- choices
+
+    def hear_choice(self, peer: int, fingerprint: int, text: str) -> None:
+        """The rank that chooses has chosen: "<bucket> <codec> <settled or trial> <reason>"."""
+        index, codec, state, reason = (text.split(" ", 3) + [""] * 4)[:4]
+        known = codec == "none" or codec in self._codecs
+        if peer != DECIDES or not self._auto or self._decides or not known or not index.isdecimal():
+            raise RemoteProtocolError(f"rank {peer} chose a codec that it may not choose: {text!r}")
+        self._note((fingerprint, int(index)), Decision(codec, reason, state == "settled"))
+
+    def _note(self, key: _Bucket, decision: Decision) -> None:
+        before = self._settled.get(key, "none")
+        _forget_oldest(self._choices)
+        self._choices[key] = decision
+        if decision.settled and decision.codec != before:
+            self._settled[key] = decision.codec
+            logger.info(
+                "bucket %d of %s: codec %s instead of %s: %s",
+                key[1],
+                self._names.get(key[0], "a call to come"),
+                decision.codec,
+                before,
+                decision.reason,
+            )
+
+    def choices(self) -> tuple[Choice, ...]:
+        """What was chosen for each bucket, and why."""
+        return tuple(
+            Choice(self._names.get(fingerprint, ""), bucket, decision.codec, decision.reason)
+            for (fingerprint, bucket), decision in self._choices.items()
+        )
+
+
+def _totals(ledgers: Mapping[int, Ledger]) -> Totals:
+    sent = [(number, tally) for ledger in ledgers.values() for number, tally in ledger.sent.items()]
+    encoded = [tally for number, tally in sent if number != RAW]
+    return Totals(
+        raw_bytes=sum(tally.raw_bytes for tally in encoded),
+        encoded_bytes=sum(tally.wire_bytes for tally in encoded),
+        wire_bytes=sum(tally.wire_bytes for _, tally in sent),
+        codec_seconds=sum(ledger.encode_seconds + ledger.decode_seconds for ledger in ledgers.values()),
+    )
+
+
+def _forget_oldest(remembered: dict[_Bucket, Any]) -> None:
+    if len(remembered) >= CHOICES_REMEMBERED:
+        del remembered[next(iter(remembered))]

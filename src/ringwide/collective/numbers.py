@@ -1,0 +1,31 @@
+"""What a bucket brings to a collective."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ringwide.codec.codec import Array
+from ringwide.collective.feedback import Label
+
+Combiner = Callable[[Array, Array, Array], object]
+"""combine(left, right, out)"""
+
+
+class Numbers(NamedTuple):
+    """One rank's numbers, and how they are summed.
+
+    `ours` is only read. Sums and totals are written to `work`, each place at most once a lap; the two may be the same
+    memory, because a rank's own numbers are needed only until it has added them.
+    """
+
+    ours: Array
+    work: Array
+    combine: Combiner
+    finish: Callable[[Array], object] | None = None
+    weight: float = 0.0
+    """By what a sum of floats is divided in the end, 1 for a plain sum. 0: not a sum, so nothing of it may be lost."""
+    label: Label | None = None
+    """Whose error feedback belongs to it, if it has any."""
+
+
+def bytes_of(array: Array) -> memoryview:
+    return array.data.cast("B") if array.size else memoryview(bytearray())
