@@ -17,7 +17,7 @@ LOSSLESS: list[Codec] = [
     make("lz4", acceleration=20),
     make("lz4", shuffle=True),
     make("lz4-frame"),
-    make("lz4-frame", level=9),
+    make("lz4-frame", level=3),
     make("lz4-frame", shuffle=True),
     make("zlib"),
     make("zlib", level=6),

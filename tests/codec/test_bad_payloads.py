@@ -40,7 +40,7 @@ def good_payload(codec: Codec, dtype: str, size: int) -> bytes:
     count=st.sampled_from([0, 1, 2, 30, 75, 148, 150, 70_000]),
     dtype=st.sampled_from(["float32", "float64"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_bytes(codec: Codec, payload: bytes, count: int, dtype: str) -> None:
     reads(codec, payload, np.empty(count, dtype))
 
@@ -51,7 +51,7 @@ def test_any_bytes(codec: Codec, payload: bytes, count: int, dtype: str) -> None
     dtype=st.sampled_from(["float32", "float64"]),
     flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), min_size=1, max_size=4),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_flipped_bits(codec: Codec, size: int, dtype: str, flips: list[tuple[int, int]]) -> None:
     payload = bytearray(good_payload(codec, dtype, size))
     for place, bits in flips:

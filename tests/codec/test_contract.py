@@ -16,7 +16,7 @@ WIDE_FLOATS = FLOATS[:2]
 each_encoder = pytest.mark.parametrize("codec", ENCODERS, ids=name_of)
 each_lossless = pytest.mark.parametrize("codec", LOSSLESS, ids=name_of)
 each_lossy = pytest.mark.parametrize("codec", LOSSY, ids=name_of)
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=25, deadline=None)
 
 
 def dtypes_of(codec: Codec) -> list[np.dtype]:
@@ -56,7 +56,7 @@ def test_lossless_round_trip(codec: Codec, numbers: Array) -> None:
 
 @each_lossy
 @given(numbers=segments(WIDE_FLOATS, finite=True))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_an_error_is_never_larger_than_promised(codec: Codec, numbers: Array) -> None:
     payload = codec.encode(numbers)
     bound = codec.error_bound(numbers)

@@ -25,7 +25,7 @@ def through(numbers: Array, fraction: float) -> Array:
     distinct=st.sampled_from([3, 50, 10**6]),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_largest_are_kept_and_of_equals_the_first(
     dtype: str, count: int, fraction: float, distinct: int, seed: int
 ) -> None:

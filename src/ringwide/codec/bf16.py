@@ -6,6 +6,7 @@ from ringwide.codec.codec import Array
 from ringwide.codec.pieces import SCRATCH
 from ringwide.codec.sixteen import SixteenBits, check_finite
 
+BEYOND = np.uint32(0x7F7F8000).view(np.float32)  # this and what is larger would round to infinity
 HALF = np.uint32(0x7FFF)  # just less than half of the last place kept; with that place's own bit, ties go to even
 ONE = np.uint32(1)
 EXPONENT = 0x7F80
@@ -16,11 +17,12 @@ class Bfloat16(SixteenBits):
 
     name = "bf16"
     number = 4
-    beyond = float(np.uint32(0x7F7F8000).view(np.float32))
     relative_error = 2.0**-8
     absolute_error = 2.0**-134
 
-    def _round(self, numbers: Array, words: Array) -> None:
+    def _round(self, numbers: Array, words: Array) -> bool:
+        if not (np.maximum.reduce(numbers) < BEYOND and np.minimum.reduce(numbers) > -BEYOND):  # nor is a NaN
+            return False
         bits = numbers.view(np.uint32)
         sums = SCRATCH.first[: numbers.size].view(np.uint32)
         np.right_shift(bits, 16, out=sums)
@@ -29,6 +31,7 @@ class Bfloat16(SixteenBits):
         np.add(sums, bits, out=sums)
         np.right_shift(sums, 16, out=sums)
         np.copyto(words, sums, casting="unsafe")
+        return True
 
     def _widen(self, words: Array, numbers: Array) -> None:
         check_finite(words, EXPONENT)

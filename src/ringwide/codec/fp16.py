@@ -7,29 +7,26 @@ To halves. Adding 2^13 times a number's power of two to its magnitude leaves jus
 hardware rounds: to nearest, ties to even. They are then the low bits of the sum, and the sum's exponent is the half's,
 up to a constant. Magnitudes below 2^-14, where halves run out of exponents, are treated as if they had that power.
 
-To floats. The bits of a half, moved to where float32 has them, are right for all but the subnormal halves: float32
-would read a leading one that they do not have. It is taken away by subtracting, never by scaling float32's own
-subnormals, because a process may have told its processor to take those for zero.
+To floats. There are only 65536 halves, so they are looked up. Moving their bits to where float32 has them and scaling
+takes less time, but makes float32's own subnormals on the way, which a process may have told its processor to take for
+zero; without those it takes more.
 """
 
 import numpy as np
 
 from ringwide.codec.codec import Array
-from ringwide.codec.pieces import SCRATCH
+from ringwide.codec.pieces import PIECE, SCRATCH
 from ringwide.codec.sixteen import SixteenBits, check_finite
 
 FLOAT_EXPONENT = np.uint32(0x7F800000)
-LEAST_POWER = np.uint32((127 - 14) << 23)  # 2^-14, the least normal half
+LEAST_POWERS = np.full(PIECE, (127 - 14) << 23, np.uint32)  # 2^-14, the least normal half; numpy is slow with one value
 THIRTEEN_UP = np.uint32(13 << 23)
 CONSTANT = np.uint16(0x0800)  # -((127 + 13 - 14) << 10), in 16 bits
 SIGN = np.uint32(0x8000)
+BEYOND = 65520.0  # this and what is larger would round to infinity
 
 EXPONENT = 0x7C00
-FLOAT_SIGN = np.uint32(0x80000000)
-MAGNITUDE = np.uint32(0x0FFFE000)
-REBIAS = np.uint32((127 - 15) << 23)
-LEAST_NORMAL = np.float32(2.0**-14)
-ZERO = np.float32(0)
+FLOAT_OF = np.arange(65_536, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
 class Float16(SixteenBits):
@@ -37,16 +34,17 @@ class Float16(SixteenBits):
 
     name = "fp16"
     number = 5
-    beyond = 65520.0
     relative_error = 2.0**-11
     absolute_error = 2.0**-25
 
-    def _round(self, numbers: Array, words: Array) -> None:
+    def _round(self, numbers: Array, words: Array) -> bool:
         magnitudes, powers = SCRATCH.first[: numbers.size], SCRATCH.second[: numbers.size]
         bits, power_bits = magnitudes.view(np.uint32), powers.view(np.uint32)
         np.abs(numbers, out=magnitudes)
+        if not np.maximum.reduce(magnitudes) < BEYOND:  # nor is a NaN
+            return False
         np.bitwise_and(bits, FLOAT_EXPONENT, out=power_bits)
-        np.maximum(power_bits, LEAST_POWER, out=power_bits)
+        np.maximum(power_bits, LEAST_POWERS[: numbers.size], out=power_bits)
         np.add(power_bits, THIRTEEN_UP, out=power_bits)
         np.add(magnitudes, powers, out=magnitudes)
         np.right_shift(bits, 13, out=power_bits)
@@ -56,17 +54,8 @@ class Float16(SixteenBits):
         np.add(bits, power_bits, out=bits)
         np.copyto(words, bits, casting="unsafe")
         np.add(words, CONSTANT, out=words)
+        return True
 
     def _widen(self, words: Array, numbers: Array) -> None:
         check_finite(words, EXPONENT)
-        bits = numbers.view(np.uint32)
-        lower = SCRATCH.first[: numbers.size]
-        signs = SCRATCH.second[: numbers.size].view(np.uint32)
-        np.left_shift(words.view(np.dtype("<i2")), 13, out=bits.view(np.int32), dtype=np.int32)  # with 4 bits of sign
-        np.bitwise_and(bits, FLOAT_SIGN, out=signs)
-        np.bitwise_and(bits, MAGNITUDE, out=bits)
-        np.add(bits, REBIAS, out=bits)
-        np.subtract(numbers, LEAST_NORMAL, out=lower)
-        np.minimum(lower, ZERO, out=lower)
-        np.add(numbers, lower, out=numbers)
-        np.bitwise_or(bits, signs, out=bits)
+        np.take(FLOAT_OF, words, out=numbers, mode="clip")

@@ -1,7 +1,7 @@
 """Working through a segment in pieces that stay in the cache, with memory that each thread keeps.
 
-Fresh memory costs more than the arithmetic done in it: the kernel hands it out page by page. A piece is as large as it
-can be while temporaries of its size stay in the second-level cache, since each numpy call costs a microsecond too.
+Fresh memory costs more than the arithmetic done in it: the kernel hands it out page by page. Pieces are few, since each
+numpy call costs a microsecond or more, and a chance to lose the interpreter to another thread.
 """
 
 import threading
@@ -11,15 +11,15 @@ import numpy as np
 
 from ringwide.codec.codec import Array
 
-PIECE = 65_536
+PIECE = 131_072
 
 
 class Scratch(threading.local):
-    """Two temporaries for a piece, as numbers or as their bits; each thread that asks has its own."""
+    """Temporaries for a piece; each thread that asks has its own."""
 
     def __init__(self) -> None:
-        self.first = np.empty(PIECE, np.float32)
-        self.second = np.empty(PIECE, np.float32)
+        self.words = np.empty(PIECE, np.uint64)
+        self.first, self.second = self.words.view(np.float32).reshape(2, PIECE)
         self.narrow = np.empty(PIECE, np.float32)  # float64 on its way to float32, or back
 
 
@@ -28,6 +28,11 @@ SCRATCH = Scratch()
 
 def pieces(count: int) -> Iterator[slice]:
     return (slice(start, min(start + PIECE, count)) for start in range(0, count, PIECE))
+
+
+def scratch_for(words: Array) -> Array:
+    """As many words of the same kind, of up to 8 bytes."""
+    return SCRATCH.words.view(words.dtype)[: words.size]
 
 
 def as_float32(numbers: Array) -> Array:

@@ -10,7 +10,6 @@ from ringwide.codec.pieces import SCRATCH, as_float32, pieces
 class SixteenBits(Lossy):
     """Each number becomes the nearest float of 16 bits, little endian; of two as near, the even one."""
 
-    beyond: float  # the least magnitude that would round to infinity
     relative_error: float
     absolute_error: float  # of numbers so small that the format has fewer digits for them
 
@@ -18,10 +17,8 @@ class SixteenBits(Lossy):
         words = np.empty(numbers.size, np.dtype("<u2"))
         with np.errstate(all="ignore"):
             for piece in pieces(numbers.size):
-                narrow = as_float32(numbers[piece])
-                if not is_within(narrow, self.beyond):
+                if not self._round(as_float32(numbers[piece]), words[piece]):
                     return None
-                self._round(narrow, words[piece])
         return words.data.cast("B") if numbers.size else None
 
     def decode(self, payload: memoryview, out: Array) -> None:
@@ -44,18 +41,13 @@ class SixteenBits(Lossy):
     def _error(self, magnitudes: Array) -> Array:
         return np.maximum(magnitudes * self.relative_error, self.absolute_error)
 
-    def _round(self, numbers: Array, words: Array) -> None:
-        """Write the nearest 16-bit floats of a piece that is within the range."""
+    def _round(self, numbers: Array, words: Array) -> bool:
+        """Write the nearest 16-bit floats of a piece. False if one of the numbers is not finite or out of range."""
         raise NotImplementedError
 
     def _widen(self, words: Array, numbers: Array) -> None:
         """Write the numbers of a piece of 16-bit floats, or raise `BadPayload` if one of them is not finite."""
         raise NotImplementedError
-
-
-def is_within(numbers: Array, beyond: float) -> bool:
-    """Are all of them finite and smaller than `beyond`? A NaN outlives both reductions and is smaller than nothing."""
-    return bool(np.maximum.reduce(numbers) < beyond and np.minimum.reduce(numbers) > -beyond)
 
 
 def check_finite(words: Array, exponent: int) -> None:
