@@ -4,6 +4,7 @@ A segment that comes raw and goes on raw is handled as in any operation, at once
 workshop (see `coding.py`); its payload is borrowed from the lane until the job is done and, if it goes on, has left.
 """
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 from ringwide.codec.codec import BadPayload
 from ringwide.collective.coding import Carried, Coding
 from ringwide.collective.ledger import RAW
-from ringwide.collective.operation import RELAYED_LIMIT_BYTES, LaneLike, Operation, Owner
+from ringwide.collective.operation import NOTHING, RELAYED_LIMIT_BYTES, LaneLike, Operation, Owner
 from ringwide.collective.workshop import WorkshopLike, do_now
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header
 from ringwide.protocol.instruction import Keep, Relay, Script, Send
+
+DEPARTING = 4
+"""How many segments that start here are in the workshop at most."""
 
 OnFailed = Callable[[int | None, Exception], None]
 """Told that a job has failed, and who sent what it failed on, if anybody did."""
@@ -29,6 +33,8 @@ class CodedOperation(Operation):
     def __init__(self, *, coding: Coding, workshop: WorkshopLike, on_failed: OnFailed, **plain: Any) -> None:
         super().__init__(**plain)
         self.coding, self._workshop, self._on_failed = coding, workshop, on_failed
+        self._departures: deque[tuple[Script, int]] = deque()  # what starts here and has not been handed in
+        self._departing = self._arrivals = 0  # jobs in the workshop
         self._over = False
 
     def begin(self) -> None:
@@ -59,13 +65,26 @@ class CodedOperation(Operation):
     # -- jobs
 
     def _hand_in(self, script: Script, segment: int, payload: memoryview, lane: LaneLike | None, codec: int) -> None:
-        job = partial(self._job, script, segment, payload, codec)
-        then = partial(self._job_done, script, segment, None if lane is None else Loan(self, lane))
         self._unsent += 1  # before its job is done, nobody knows what is still to be sent
-        if self._unsent * self._raw_bytes(segment) > RELAYED_LIMIT_BYTES:
-            do_now(job, then)  # enough waits already, and each one holds memory
+        if lane is None:
+            self._departures.append((script, segment))
+            self._depart()
+            return
+        job = partial(self._job, script, segment, payload, codec)
+        then = partial(self._job_done, script, segment, Loan(self, lane))
+        self._arrivals += 1
+        if self._arrivals * self._raw_bytes(segment) > RELAYED_LIMIT_BYTES:
+            do_now(job, then)  # enough has been borrowed
         else:
             self._workshop.run(job, then)
+
+    def _depart(self) -> None:
+        """Hand in what starts here, a few at a time: what arrives must not wait behind all of it."""
+        while self._departures and self._departing < DEPARTING:
+            script, segment = self._departures.popleft()
+            self._departing += 1
+            job = partial(self._job, script, segment, NOTHING, RAW)
+            self._workshop.run(job, partial(self._job_done, script, segment, None))
 
     def _job(self, script: Script, segment: int, payload: memoryview, codec: int) -> Carried | None:
         if self._over:
@@ -75,6 +94,10 @@ class CodedOperation(Operation):
     def _job_done(
         self, script: Script, segment: int, loan: "Loan | None", carried: Carried | None, error: Exception | None
     ) -> None:
+        if loan is None:
+            self._departing -= 1
+        else:
+            self._arrivals -= 1
         if self._over or carried is None:
             if loan is not None:
                 loan.give_back()
@@ -84,6 +107,7 @@ class CodedOperation(Operation):
         try:
             self._note_seconds(script, loan, carried)
             self._go_on(script, segment, loan, carried)
+            self._depart()
             self.sent()
         except Exception as problem:  # an event loop would only print it, and the caller wait on
             self._fail(segment, loan, problem)

@@ -15,7 +15,7 @@ from ringwide.protocol.frame import Header, pack_data
 from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send
 from ringwide.transport.scratch import Scratch
 
-_NOTHING = memoryview(bytearray())
+NOTHING = memoryview(bytearray())
 RELAYED_LIMIT_BYTES = 32 * 1024 * 1024
 """How much may wait to leave in memory beyond the two buckets."""
 
@@ -90,7 +90,7 @@ class Operation:
     def begin(self) -> None:
         self._unsent += 1  # a root expects nothing: without this it would be done when its first segment has left
         for segment, script in self._machine.begin():
-            self._execute(script, segment, _NOTHING, None)
+            self._execute(script, segment, NOTHING, None)
         self._unsent -= 1
         self._check_done()
 
