@@ -13,7 +13,7 @@ JOB_SECONDS = 100e-6
 SMALLEST_BYTES = 4 * 1024
 NEVER = 1 << 62
 PROBE_CALLS = 64
-"""When a codec does not pay at any size, it is tried again after so many calls: the network may have changed."""
+"""The first of so many calls encodes whatever it can: only what was encoded tells from which size on that pays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Threshold:
     def nbytes(self) -> int:
         if self._fixed is not None:
             return self._fixed
-        return DEFAULT_BYTES if self._calls % PROBE_CALLS == PROBE_CALLS - 1 else self._measured
+        return self._measured if self._calls % PROBE_CALLS else SMALLEST_BYTES
 
     def observe(self, now: Totals, seconds: float) -> None:
         """A call with bulk took so long, and this is what has been done in all."""
