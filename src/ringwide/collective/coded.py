@@ -130,12 +130,12 @@ class CodedOperation(Operation):
             return
         assert isinstance(onward, (Send, Relay))
         if owner is self and self._unsent * len(payload) >= RELAYED_LIMIT_BYTES:
-            payload = self._stow(segment, payload, script)
+            payload = self._stow(segment, payload, onward.hop)
         self._send(segment, payload, onward.hop, onward.peer, owner, carried.codec)
 
-    def _stow(self, segment: int, payload: memoryview, script: Script) -> memoryview:
-        """Let it wait in `work`: on the first lap that place is free, until the segment's total comes back."""
-        if not isinstance(script[0], (Send, Relay)) or payload.obj is self._own_bytes.obj:
+    def _stow(self, segment: int, payload: memoryview, hop: int) -> memoryview:
+        """Let a sum on its way wait in `work`: that place is free until the segment's total comes back."""
+        if not self._machine.combines(hop):
             return payload
         place = self._place(self._work_bytes, segment)[: len(payload)]
         place[:] = payload

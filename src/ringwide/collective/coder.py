@@ -104,7 +104,7 @@ class Coder:
     def _borrow_feedback(self, encoder: Codec | None, numbers: Numbers) -> Feedback | None:
         """Also without a lossy codec, if one was used before: what it dropped is then paid back at once."""
         label = numbers.label
-        if label is None or not self._error_feedback:
+        if label is None or not self._error_feedback or not numbers.weight:
             return None
         if label in self.feedback or (encoder is not None and encoder.lossy):
             return self.feedback.borrow(label, numbers.work.size, numbers.work.dtype)

@@ -80,9 +80,10 @@ class Coding:
 
     def takes(self, script: Script, raw_bytes: int) -> bool:
         """Does a segment that came raw, or that starts here, need a job?"""
-        if isinstance(script[0], Keep) or not isinstance(script[-1], (Send, Relay)):
+        if isinstance(script[0], Keep):
             return False
-        return self._encodes(raw_bytes) or (self.feedback is not None and raw_bytes > 0)
+        goes_on = isinstance(script[-1], (Send, Relay))
+        return (goes_on and self._encodes(raw_bytes)) or (self.feedback is not None and raw_bytes > 0)
 
     def _encodes(self, raw_bytes: int) -> bool:
         return self._encoder is not None and raw_bytes >= self._threshold
@@ -105,6 +106,7 @@ class Coding:
             return self._send(self._add(arrival, segment, out=arrival), segment, decode_seconds)
         total = self._total(script, arrival, segment)
         if not goes_on:
+            self._owe_nothing(segment)
             return Carried(None, RAW, decode_seconds, 0.0)
         return self._send(total, segment, decode_seconds, finished=True)
 
@@ -150,8 +152,7 @@ class Coding:
         """What is sent of a value. A finished one is replaced by what the others will get of it."""
         payload = self._try_to_encode(value)
         if payload is None:
-            if self.feedback is not None:
-                self.feedback.next[segment] = 0
+            self._owe_nothing(segment)
             return self._raw(value), RAW
         assert self._encoder is not None
         if self._encoder.lossy and (finished or self.feedback is not None):
@@ -175,6 +176,10 @@ class Coding:
         error = np.subtract(value, received, out=self.feedback.next[segment])
         if weight != 1.0:
             np.multiply(error, error.dtype.type(weight), out=error)
+
+    def _owe_nothing(self, segment: slice) -> None:
+        if self.feedback is not None:
+            self.feedback.next[segment] = 0
 
     def _raw(self, value: Array) -> memoryview:
         """The bytes of a value. Those of a bucket can leave from where they are."""

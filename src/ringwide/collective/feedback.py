@@ -1,7 +1,8 @@
 """Error feedback: what a lossy codec dropped from a bucket is added to the same bucket's next numbers.
 
 Every rank encodes every segment of an all-reduce exactly once: its own numbers where the segment starts, a partial sum
-on its way, or the total at its owner. So each rank keeps one error for each element, and nothing is counted twice.
+on its way, or the total at its owner. So each rank keeps one error for each element, and nothing is counted twice. (In
+a reduce-scatter the owner keeps the total to itself: its error is zero there.)
 
 Rules:
 - An error belongs to a bucket: to the name that the caller gave it, or else to the tensors' names, dtypes and shapes.
@@ -75,7 +76,7 @@ class FeedbackStore:
     def commit(self, feedback: Feedback) -> None:
         """The collective has succeeded: its next error counts."""
         self._lent.discard(feedback.label.name)
-        if kept := self._kept.get(feedback.label.name):
+        if kept := self._still_kept(feedback):
             kept.error, kept.spare = feedback.next, feedback.last
 
     def give_back(self, feedback: Feedback) -> None:
@@ -85,7 +86,8 @@ class FeedbackStore:
     def drop(self, feedback: Feedback) -> None:
         """The error has been paid back in full."""
         self._lent.discard(feedback.label.name)
-        self._kept.pop(feedback.label.name, None)
+        if self._still_kept(feedback):
+            del self._kept[feedback.label.name]
 
     def items(self) -> Iterator[tuple[Label, Array]]:
         """What a checkpoint needs."""
@@ -94,6 +96,11 @@ class FeedbackStore:
     def replace(self, errors: Mapping[Label, Array]) -> None:
         """Go on with these errors instead."""
         self._kept = {label.name: _Kept(label.what, error, self._calls) for label, error in errors.items()}
+
+    def _still_kept(self, feedback: Feedback) -> _Kept | None:
+        """None: it was replaced while it was lent, and what replaced it stays."""
+        kept = self._kept.get(feedback.label.name)
+        return kept if kept is not None and kept.error is feedback.last else None
 
     def _find(self, label: Label, count: int, dtype: np.dtype[Any]) -> _Kept:
         kept = self._kept.pop(label.name, None)
