@@ -37,6 +37,15 @@ def test_the_largest_are_kept_and_of_equals_the_first(
     assert through(numbers, fraction).tobytes() == (expected + 0.0).tobytes()
 
 
+def test_a_sample_that_misleads_changes_nothing() -> None:
+    for step in range(2):
+        numbers = np.random.default_rng(step).standard_normal(100_000).astype(np.float32)
+        numbers[step::61] *= 1000  # those that are sampled, then others only
+        expected = np.sort(np.abs(numbers))[-3000:]
+        result = through(numbers, 0.03)
+        assert np.sort(np.abs(result[result != 0])).tolist() == expected.tolist()
+
+
 def test_one_of_a_few_numbers() -> None:
     assert through(np.array([1, -5, 3, 2, 0], np.float32), 0.01).tolist() == [0, -5, 0, 0, 0]
 
