@@ -1,9 +1,11 @@
 """Thousands of rings on a virtual clock. Try a seed alone: `python -m ringwide.simulator --seeds 1 --first SEED`."""
 
 from collections.abc import Callable
+from itertools import islice
 
 import pytest
 
+from ringwide.codec import registry
 from ringwide.simulator import Outcome, simulate
 from ringwide.simulator.__main__ import main
 from ringwide.simulator.scenario import FaultKind, Scenario, scenario_of
@@ -27,7 +29,7 @@ def test_seeds_differ() -> None:
 
 
 def test_time_changes_the_order_of_events_but_no_bit_of_a_result() -> None:
-    for seed in seeds_where(lambda scenario: scenario.fault.kind is FaultKind.NONE, 150):
+    for seed in seeds_where(lambda scenario: is_peaceful(scenario) and not scenario.depends_on_time, 150):
         one, other = simulate(seed, timing=1), simulate(seed, timing=2)
         assert not one.problems + other.problems, f"seed {seed}"
         assert one.digest != other.digest, f"seed {seed}"
@@ -36,9 +38,10 @@ def test_time_changes_the_order_of_events_but_no_bit_of_a_result() -> None:
 
 def test_sums_that_cannot_wait_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """With many segments queued, partial sums wait in the bucket; small simulated buckets never get that far."""
-    seeds = seeds_where(lambda scenario: scenario.fault.kind is FaultKind.NONE, 100)
+    seeds = seeds_where(lambda scenario: is_peaceful(scenario) and not scenario.depends_on_time, 100)
     usual = [simulate(seed).results for seed in seeds]
     monkeypatch.setattr("ringwide.collective.operation.RELAYED_LIMIT_BYTES", 10)
+    monkeypatch.setattr("ringwide.collective.coded.RELAYED_LIMIT_BYTES", 10)
     for seed, results in zip(seeds, usual, strict=True):
         outcome = simulate(seed)
         assert not outcome.problems, described(outcome)
@@ -51,6 +54,27 @@ def test_every_size_and_every_fault_comes_up() -> None:
     assert {scenario.fault.kind for scenario in scenarios} == set(FaultKind)
 
 
+def test_every_codec_comes_up_and_is_used() -> None:
+    seeds = seeds_where(lambda scenario: scenario.coding.encodes and is_peaceful(scenario), 150)
+    used = frozenset[str]().union(*(simulate(seed).codecs for seed in seeds))
+    assert used >= {*registry.NAMES, "lz4+shuffle"}
+
+
+def test_auto_finds_a_codec_in_time_to_use_it() -> None:
+    seeds = seeds_where(lambda scenario: scenario.coding.codec == "auto" and is_peaceful(scenario), 20)
+    assert sum(simulate(seed).codecs > {"none"} for seed in seeds) >= 5
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind is not FaultKind.NONE])
+def test_faults_strike_while_codecs_are_at_work(kind: FaultKind) -> None:
+    seeds = seeds_where(lambda scenario: scenario.coding.encodes and scenario.fault.kind is kind, 60)
+    assert sum(simulate(seed).interrupted for seed in seeds) > 0
+
+
+def test_books_are_kept_of_many_lives() -> None:
+    assert len(seeds_where(lambda scenario: scenario.keeps_books and len(scenario.calls) > 2, 20)) == 20
+
+
 # The command
 
 
@@ -60,7 +84,16 @@ def test_the_command_counts_seeds(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_names_failing_seeds(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = Outcome(seed=8, scenario=scenario_of(8), problems=("a wrong sum",), events=1, digest="", results="")
+    bad = Outcome(
+        seed=8,
+        scenario=scenario_of(8),
+        problems=("a wrong sum",),
+        events=1,
+        digest="",
+        results="",
+        codecs=frozenset(),
+        interrupted=0,
+    )
     monkeypatch.setattr("ringwide.simulator.__main__.simulate", lambda seed: bad if seed == 8 else simulate(seed))
     assert main(["--seeds", "2", "--first", "7"]) == 1
     assert "seed 8: a wrong sum" in capsys.readouterr().out
@@ -71,4 +104,8 @@ def described(outcome: Outcome) -> str:
 
 
 def seeds_where(condition: Callable[[Scenario], bool], count: int) -> list[int]:
-    return [seed for seed in range(count * 10) if condition(scenario_of(seed))][:count]
+    return list(islice((seed for seed in range(SEEDS) if condition(scenario_of(seed))), count))
+
+
+def is_peaceful(scenario: Scenario) -> bool:
+    return scenario.fault.kind is FaultKind.NONE

@@ -1,7 +1,8 @@
 """Many ranks of the real machines on a virtual clock: one seed is one life of a ring, the same at every replay.
 
-Real here: `Dispatcher`, `Operation`, `Planner`, every protocol machine and the `FrameReader`. Simulated: time, chance,
-the connections between ranks, and the people who call. No asyncio, no sockets, no real time.
+Real here: `Dispatcher`, `Operation`, `Planner`, `Coder`, every codec, every protocol machine and the `FrameReader`.
+Simulated: time, chance, the connections between ranks, the workshop that encodes and decodes, and the people who call.
+No asyncio, no sockets, no threads, no real time.
 
     outcome = simulate(seed=7)
     assert not outcome.problems

@@ -1,19 +1,23 @@
 """One life of a ring: ranks that call, a fault that strikes, and what must be true of everything that they get."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
 
 import numpy as np
 
+from ringwide.codec.registry import decoder
+from ringwide.collective.coder import Coder
 from ringwide.collective.collective import Collective
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.plan import Kind, Planner
 from ringwide.errors import CollectiveAborted, CollectiveMismatch, PeerLeft, PeerLost, RingwideError
+from ringwide.simulator.books import Books
 from ringwide.simulator.memory import Material, Memory, bits
 from ringwide.simulator.network import Network, VirtualClock
 from ringwide.simulator.scenario import Call, FaultKind, Scenario, scenario_of
+from ringwide.simulator.workshop import SimulatedWorkshop
 
 TIMEOUT_SECONDS = 5.0
 """Far longer than any simulated way or wait: a collective that times out has stalled."""
@@ -30,6 +34,8 @@ class Outcome:
     events: int
     digest: str  # of everything that happened on the network, and when
     results: str  # of the numbers alone, which do not depend on time
+    codecs: frozenset[str]  # with which segments have travelled
+    interrupted: int  # jobs that were not done when their call failed
 
 
 def simulate(seed: int, *, timing: int = 0) -> Outcome:
@@ -44,6 +50,8 @@ def simulate(seed: int, *, timing: int = 0) -> Outcome:
         events=events,
         digest=blake2b(life.network.log, digest_size=8).hexdigest(),
         results=results.hexdigest(),
+        codecs=frozenset(life.codecs()),
+        interrupted=life.interrupted,
     )
 
 
@@ -72,8 +80,15 @@ class Rank:
         self._life, self._network = life, life.network
         self._clock = RankClock(life.network.clock, self)
         self._open: dict[int, tuple[Collective, Memory]] = {}
+        self.coder = _coder(scenario, rank, self._clock)
+        self.workshop = SimulatedWorkshop(self._clock, life.network.chance, scenario.weather.toil)
         self.dispatcher = Dispatcher(
-            rank=rank, links=life.network.links[rank], clock=self._clock, timeout_seconds=TIMEOUT_SECONDS
+            rank=rank,
+            links=life.network.links[rank],
+            clock=self._clock,
+            timeout_seconds=TIMEOUT_SECONDS,
+            coder=self.coder,
+            workshop=self.workshop,
         )
 
     # -- calling
@@ -152,8 +167,11 @@ class Life:
         self.scenario = scenario_of(seed)
         self.problems: list[str] = []
         self.results: dict[tuple[int, int], bytes] = {}
+        self.interrupted = 0
+        self._books = Books()
+        self._ended: list[tuple[int, int, Memory, bool]] = []
         self.planners = [_planner(self.scenario, rank) for rank in range(self.scenario.size)]
-        self.network = Network(self.scenario, self.planners, Random(f"{seed} {timing}"))
+        self.network = Network(self.scenario, self.planners, Random(f"{seed} {timing}"), self.report)
         self.ranks = [Rank(self, rank) for rank in range(self.scenario.size)]
         self.network.dispatchers = [rank.dispatcher for rank in self.ranks]
         self._seed = seed
@@ -170,13 +188,19 @@ class Life:
         for rank in self.ranks:
             if rank.alive:
                 self._check_rank(rank)
+        self._check_what_remains()
         return events
 
     def material(self, index: int, call: Call) -> Material:
         key = index, call
         if key not in self._materials:
-            self._materials[key] = Material(call, self.scenario.size, [self._seed, index])
+            self._materials[key] = Material(call, self.scenario.size, self.scenario.coding, [self._seed, index])
         return self._materials[key]
+
+    def codecs(self) -> Iterator[str]:
+        for rank in self.ranks:
+            for ledger in rank.dispatcher.ledgers.values():
+                yield from (codec.name for codec in map(decoder, ledger.received) if codec is not None)
 
     def maybe_strike(self, rank: Rank, index: int) -> None:
         fault = self.scenario.fault
@@ -199,10 +223,15 @@ class Life:
     def check_ending(self, rank: int, index: int, memory: Memory, error: RingwideError | None) -> None:
         if any(lane.owes(index + 1) for lane in self.network.lanes_of(rank)):
             self.report(f"rank {rank}: call {index} ended, and its memory is still to be sent")
-        gave_up = self.ranks[rank].gave_up_on == index
-        if error is None and not gave_up:
+        self.network.over.add((rank, index + 1))
+        succeeded = error is None and self.ranks[rank].gave_up_on != index
+        self._ended.append((rank, index, memory, succeeded))
+        if succeeded:
             self._check_numbers(rank, index, memory)
-        elif not memory.is_intact():
+            self._books.note(index, memory)
+            return
+        self.interrupted += self.ranks[rank].workshop.pending
+        if not memory.is_intact():
             self.report(f"rank {rank}: call {index} failed and changed its input")
 
     def _check_numbers(self, rank: int, index: int, memory: Memory) -> None:
@@ -226,6 +255,14 @@ class Life:
             elif not self._allowed(rank, index, rank.endings[index]):
                 self.report(f"rank {rank.rank}: call {index} ended with {rank.endings[index]!r}")
 
+    def _check_what_remains(self) -> None:
+        for rank, index, memory, succeeded in self._ended:
+            if not memory.was_left_alone(succeeded=succeeded):
+                self.report(f"rank {rank}: call {index} was over when its memory was written to")
+        if self.scenario.keeps_books and not self.problems:
+            for mistake in self._books.mistakes(rank.coder.feedback for rank in self.ranks if rank.coder is not None):
+                self.report(mistake)
+
     def _allowed(self, rank: Rank, index: int, error: RingwideError | None) -> bool:
         fault = self.scenario.fault
         match fault.kind:
@@ -238,6 +275,21 @@ class Life:
             case FaultKind.LEAVE if index > fault.call:
                 return isinstance(error, PeerLeft)
         return error is None
+
+
+def _coder(scenario: Scenario, rank: int, clock: RankClock) -> Coder | None:
+    coding = scenario.coding
+    if coding.codec == "none":
+        return None
+    return Coder(
+        rank=rank,
+        codecs=coding.codecs(),
+        auto=coding.codec == "auto",
+        allow_lossy=coding.lossy,
+        threshold_bytes=coding.threshold_bytes,
+        error_feedback=coding.feedback,
+        time=clock.time,
+    )
 
 
 def _planner(scenario: Scenario, rank: int) -> Planner:

@@ -1,15 +1,16 @@
 """The numbers of a simulated call: what each rank brings, what must come out, and whose memory it is when."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from ringwide.buckets import Arithmetic, arithmetic_of
 from ringwide.codec.codec import Array
+from ringwide.collective.feedback import Label
 from ringwide.collective.numbers import Numbers
 from ringwide.collective.plan import Kind
-from ringwide.simulator.scenario import ORDERED, Call
+from ringwide.simulator.scenario import ORDERED, REDUCING, Call, CodecSettings
 
 _RUBBISH = 77
 _TOTALS: dict[str, Callable[[Array], Array]] = {
@@ -33,19 +34,30 @@ def _arithmetic(dtype: str, op: str, size: int) -> Arithmetic:
 
 
 class Material:
-    """What all ranks bring to one call, and what it must give. Small integers, so that every sum is exact."""
+    """What all ranks bring to one call, and what it must give.
 
-    def __init__(self, call: Call, size: int, seed: list[int]) -> None:
+    Small integers, so that every sum is exact and lossless codecs find something to do; where a codec may lose
+    something, numbers of which it does.
+    """
+
+    def __init__(self, call: Call, size: int, coding: CodecSettings, seed: list[int]) -> None:
         self.call, self.size = call, size
-        chance = np.random.default_rng(seed)
-        highest = 3 if call.op == "prod" else 10
-        self.given: list[Array] = [
-            chance.integers(1, highest, size=(size, count)).astype(dtype) for dtype, count in call.buckets
-        ]
+        self.may_lose = [coding.may_lose(call, bucket) for bucket in range(len(call.buckets))]
+        self._chance = np.random.default_rng(seed)
+        self.given = [self._given(bucket) for bucket in range(len(call.buckets))]
+
+    def _given(self, bucket: int) -> Array:
+        dtype, count = self.call.buckets[bucket]
+        if self.may_lose[bucket]:
+            return self._chance.normal(size=(self.size, count)).astype(dtype)
+        highest = 3 if self.call.op == "prod" else 10
+        return self._chance.integers(1, highest, size=(self.size, count)).astype(dtype)
 
     def total(self, bucket: int) -> Array | None:
         """What must be in a bucket in the end; None: only known to be the same everywhere."""
         call, given = self.call, self.given[bucket]
+        if self.may_lose[bucket]:
+            return None
         total: Array
         match call.kind:
             case Kind.BROADCAST:
@@ -74,7 +86,9 @@ class Memory:
         arithmetic = _arithmetic(dtype, material.call.op, material.size)
         ours = material.given[bucket][self._rank].copy()
         work = np.full(count, _RUBBISH, arithmetic.carrier) if self._apart else ours
-        return Numbers(ours, work, arithmetic.combine, arithmetic.finish)
+        weight = arithmetic.weight if material.call.kind in REDUCING else 0.0
+        what = f"{material.call.kind.value} {material.call.op} of {material.call.buckets}, bucket {bucket}"
+        return Numbers(ours, work, arithmetic.combine, arithmetic.finish, weight, Label(what, what))
 
     def results(self) -> list[tuple[Array, Array | None]]:
         """What this rank got, and what it should have got."""
@@ -87,6 +101,16 @@ class Memory:
             share = self._share(work.size)
             pairs.append((work[share], None if total is None else total[share]))
         return pairs
+
+    def losses(self) -> Iterator[tuple[str, int, slice, Array]]:
+        """Of buckets that a codec may change: name, elements, this rank's share, what was brought less what came."""
+        for bucket, numbers in enumerate(self.numbers):
+            if bucket < len(self._material.given) and self._material.may_lose[bucket]:
+                assert numbers.label is not None
+                share = self._share(numbers.work.size)
+                brought = self._material.given[bucket][:, share].sum(axis=0, dtype=np.float64)
+                missing = brought - numbers.weight * numbers.work[share].astype(np.float64)
+                yield numbers.label.name, numbers.work.size, share, missing
 
     def _share(self, count: int) -> slice:
         if self._material.call.kind is not Kind.REDUCE_SCATTER:
@@ -106,6 +130,14 @@ class Memory:
         for numbers in self.numbers:
             numbers.ours.fill(_RUBBISH)
             numbers.work.fill(_RUBBISH)
+
+    def was_left_alone(self, *, succeeded: bool) -> bool:
+        """Since then nobody has written to it. After a failure `work` is nobody's, and may still be written to."""
+        return all(
+            (not succeeded or bool((numbers.work == _RUBBISH).all()))
+            and (not self._apart or bool((numbers.ours == _RUBBISH).all()))
+            for numbers in self.numbers
+        )
 
 
 def bits(results: list[tuple[Array, Any]]) -> bytes:

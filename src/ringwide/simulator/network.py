@@ -116,6 +116,8 @@ class SimulatedLane:
     def send(self, views: list[bytes | memoryview], owner: Owner | None, collective: int) -> None:
         if self.closed:
             return
+        if owner is not None and (self.rank, collective) in self._network.over:
+            self._network.report(f"rank {self.rank} sends memory of collective {collective}, which is over there")
         self._queue.append(Parcel(views if owner is not None else [b"".join(views)], owner, collective))
         if len(self._queue) > 1 or self._departing:
             return
@@ -280,8 +282,11 @@ class SimulatedLink:
 class Network:
     """Everything between the ranks, and a log of what has happened there."""
 
-    def __init__(self, scenario: Scenario, planners: Sequence[Planner], chance: Random) -> None:
-        self.scenario, self.chance = scenario, chance.random
+    def __init__(
+        self, scenario: Scenario, planners: Sequence[Planner], chance: Random, report: Callable[[str], None]
+    ) -> None:
+        self.scenario, self.chance, self.report = scenario, chance.random, report
+        self.over: set[tuple[int, int]] = set()  # (rank, collective): the memory is the caller's again
         self.clock = VirtualClock()
         self.dispatchers: list[Dispatcher] = []
         self.log = bytearray()
