@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from ringwide.codec.codec import Codec
 from ringwide.codec.registry import decoder
@@ -28,6 +28,8 @@ logger = logging.getLogger("ringwide.collective")
 DECIDES = 0
 """The rank that chooses for all."""
 CHOICES_REMEMBERED = 1024
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 _Bucket = tuple[int, int]  # the fingerprint of its plan, its index there
 
 
@@ -92,12 +94,11 @@ class Coder:
         if not self._auto:
             return next(iter(self._codecs.values()))
         key = plan.fingerprint, index
-        self._names[plan.fingerprint] = plan.what
+        _remember(self._names, plan.fingerprint, plan.what)
         if self._decides:
-            if key not in self._explorers:
-                _forget_oldest(self._explorers)
-                self._explorers[key] = Explorer()
-            return self._explorers[key].current.codec
+            explorer = self._explorers.get(key) or Explorer()
+            _remember(self._explorers, key, explorer)
+            return explorer.current.codec
         choice = self._choices.get(key)
         return None if choice is None else self._codecs.get(choice.codec)
 
@@ -158,10 +159,9 @@ class Coder:
 
     def _note(self, key: _Bucket, decision: Decision) -> None:
         before = self._settled.get(key, "none")
-        _forget_oldest(self._choices)
-        self._choices[key] = decision
+        _remember(self._choices, key, decision)
         if decision.settled and decision.codec != before:
-            self._settled[key] = decision.codec
+            _remember(self._settled, key, decision.codec)
             logger.info(
                 "bucket %d of %s: codec %s instead of %s: %s",
                 key[1],
@@ -190,6 +190,9 @@ def _totals(ledgers: Mapping[int, Ledger]) -> Totals:
     )
 
 
-def _forget_oldest(remembered: dict[_Bucket, Any]) -> None:
-    if len(remembered) >= CHOICES_REMEMBERED:
-        del remembered[next(iter(remembered))]
+def _remember(memory: dict[Key, Value], key: Key, value: Value) -> None:
+    """Note this as the latest, and forget the oldest if there are too many."""
+    memory.pop(key, None)
+    if len(memory) >= CHOICES_REMEMBERED:
+        del memory[next(iter(memory))]
+    memory[key] = value
