@@ -29,10 +29,11 @@ class Books:
 
     def mistakes(self, stores: Iterable[FeedbackStore]) -> Iterator[str]:
         """Buckets of which the ranks owe something else than is missing."""
-        owed = {name: np.zeros(missing.size) for name, missing in self._missing.items()}
+        owed: dict[str, Array] = {}
         for store in stores:
             for label, error in store.items():
-                owed[label.name] += error
-        for name, missing in self._missing.items():
-            if not np.allclose(missing, owed[name], rtol=0.0, atol=_ROUNDING):
-                yield f"{name}: {missing} is missing, but {owed[name]} is owed"
+                owed[label.name] = owed.get(label.name, 0) + error
+        for name in {**self._missing, **owed}:
+            missing, promised = self._missing.get(name, 0), owed.get(name, 0)
+            if not np.allclose(missing, promised, rtol=0.0, atol=_ROUNDING):
+                yield f"{name}: {missing} is missing, but {promised} is owed"

@@ -100,7 +100,7 @@ class Rank:
 
     def _call(self, index: int) -> None:
         call = self.calls[index]
-        memory = Memory(self._life.material(index, call), self.rank, apart=self._network.chance() < 0.5)
+        memory = Memory(self._life.material(index, call), self.rank, saves=self._network.chance() < 0.5)
         if self._life.scenario.fault.skips(self.rank, index):
             self.gave_up_on = index
             self.dispatcher.skip("its caller was cancelled before its turn came")
@@ -169,7 +169,7 @@ class Life:
         self.results: dict[tuple[int, int], bytes] = {}
         self.interrupted = 0
         self._books = Books()
-        self._ended: list[tuple[int, int, Memory, bool]] = []
+        self._ended: list[tuple[int, int, Memory]] = []
         self.planners = [_planner(self.scenario, rank) for rank in range(self.scenario.size)]
         self.network = Network(self.scenario, self.planners, Random(f"{seed} {timing}"), self.report)
         self.ranks = [Rank(self, rank) for rank in range(self.scenario.size)]
@@ -224,9 +224,8 @@ class Life:
         if any(lane.owes(index + 1) for lane in self.network.lanes_of(rank)):
             self.report(f"rank {rank}: call {index} ended, and its memory is still to be sent")
         self.network.over.add((rank, index + 1))
-        succeeded = error is None and self.ranks[rank].gave_up_on != index
-        self._ended.append((rank, index, memory, succeeded))
-        if succeeded:
+        self._ended.append((rank, index, memory))
+        if error is None and self.ranks[rank].gave_up_on != index:
             self._check_numbers(rank, index, memory)
             self._books.note(index, memory)
             return
@@ -256,8 +255,8 @@ class Life:
                 self.report(f"rank {rank.rank}: call {index} ended with {rank.endings[index]!r}")
 
     def _check_what_remains(self) -> None:
-        for rank, index, memory, succeeded in self._ended:
-            if not memory.was_left_alone(succeeded=succeeded):
+        for rank, index, memory in self._ended:
+            if not memory.was_left_alone():
                 self.report(f"rank {rank}: call {index} was over when its memory was written to")
         if self.scenario.keeps_books and not self.problems:
             for mistake in self._books.mistakes(rank.coder.feedback for rank in self.ranks if rank.coder is not None):

@@ -72,23 +72,23 @@ class Material:
 class Memory:
     """One rank's buckets in one call, from its begin until they are the caller's again."""
 
-    def __init__(self, material: Material, rank: int, *, apart: bool) -> None:
+    def __init__(self, material: Material, rank: int, *, saves: bool) -> None:
         self._material, self._rank = material, rank
-        self._apart = apart and material.call.kind is not Kind.ALL_GATHER  # which always works in place
+        self._saves = saves and material.call.kind is not Kind.ALL_GATHER  # which always brings memory of its own
         self.numbers = [self._numbers(bucket) for bucket in range(len(material.given))]
         if material.call.kind in (Kind.BROADCAST, Kind.BARRIER):
             nothing = np.empty(0, np.uint8)
-            self.numbers.append(Numbers(nothing, nothing, np.add))
+            self.numbers.append(Numbers(nothing, None, np.add))
 
     def _numbers(self, bucket: int) -> Numbers:
         material = self._material
         dtype, count = material.call.buckets[bucket]
         arithmetic = _arithmetic(dtype, material.call.op, material.size)
         ours = material.given[bucket][self._rank].copy()
-        work = np.full(count, _RUBBISH, arithmetic.carrier) if self._apart else ours
+        saved = np.full(count, _RUBBISH, arithmetic.carrier) if self._saves else None
         weight = arithmetic.weight if material.call.kind in REDUCING else 0.0
         what = f"{material.call.kind.value} {material.call.op} of {material.call.buckets}, bucket {bucket}"
-        return Numbers(ours, work, arithmetic.combine, arithmetic.finish, weight, Label(what, what))
+        return Numbers(ours, saved, arithmetic.combine, arithmetic.finish, weight, Label(what, what))
 
     def results(self) -> list[tuple[Array, Array | None]]:
         """What this rank got, and what it should have got."""
@@ -97,9 +97,9 @@ class Memory:
             return []
         pairs: list[tuple[Array, Array | None]] = []
         for bucket in range(len(material.given)):
-            work, total = self.numbers[bucket].work, material.total(bucket)
-            share = self._share(work.size)
-            pairs.append((work[share], None if total is None else total[share]))
+            got, total = self.numbers[bucket].ours, material.total(bucket)
+            share = self._share(got.size)
+            pairs.append((got[share], None if total is None else total[share]))
         return pairs
 
     def losses(self) -> Iterator[tuple[str, int, slice, Array]]:
@@ -107,10 +107,10 @@ class Memory:
         for bucket, numbers in enumerate(self.numbers):
             if bucket < len(self._material.given) and self._material.may_lose[bucket]:
                 assert numbers.label is not None
-                share = self._share(numbers.work.size)
+                share = self._share(numbers.ours.size)
                 brought = self._material.given[bucket][:, share].sum(axis=0, dtype=np.float64)
-                missing = brought - numbers.weight * numbers.work[share].astype(np.float64)
-                yield numbers.label.name, numbers.work.size, share, missing
+                missing = brought - numbers.weight * numbers.ours[share].astype(np.float64)
+                yield numbers.label.name, numbers.ours.size, share, missing
 
     def _share(self, count: int) -> slice:
         if self._material.call.kind is not Kind.REDUCE_SCATTER:
@@ -120,7 +120,7 @@ class Memory:
 
     def is_intact(self) -> bool:
         """The caller's numbers are what they were."""
-        return not self._apart or all(
+        return not self._saves or all(
             np.array_equal(numbers.ours, given[self._rank])
             for numbers, given in zip(self.numbers, self._material.given, strict=False)
         )
@@ -129,15 +129,10 @@ class Memory:
         """The caller uses the memory for something else, at once."""
         for numbers in self.numbers:
             numbers.ours.fill(_RUBBISH)
-            numbers.work.fill(_RUBBISH)
 
-    def was_left_alone(self, *, succeeded: bool) -> bool:
-        """Since then nobody has written to it. After a failure `work` is nobody's, and may still be written to."""
-        return all(
-            (not succeeded or bool((numbers.work == _RUBBISH).all()))
-            and (not self._apart or bool((numbers.ours == _RUBBISH).all()))
-            for numbers in self.numbers
-        )
+    def was_left_alone(self) -> bool:
+        """Since then nobody has written to it."""
+        return all(bool((numbers.ours == _RUBBISH).all()) for numbers in self.numbers)
 
 
 def bits(results: list[tuple[Array, Any]]) -> bytes:

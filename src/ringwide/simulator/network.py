@@ -163,6 +163,7 @@ class SimulatedLane:
 
     def forget(self, collective: int) -> None:
         """As a real lane does: what has not begun to leave is taken back, the rest is copied."""
+        self._reader.divert(collective)
         kept: deque[Parcel] = deque()
         for parcel in self._queue:
             if parcel.owner is not None and parcel.collective == collective:

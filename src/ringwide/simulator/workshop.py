@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from ringwide.collective.dispatch import Clock
-from ringwide.collective.workshop import Job, Then
+from ringwide.collective.workshop import Job, Settle, Then
 
 _REPORTED_AT_ONCE = 0.5
 
@@ -17,9 +17,10 @@ class SimulatedWorkshop:
         self._clock, self._chance, self._longest = clock, chance, longest
         self.pending = 0
 
-    def run(self, job: Job, then: Then) -> None:
+    def run(self, job: Job, then: Then) -> Settle:
         self.pending += 1
         self._later(partial(self._do, job, then))
+        return _never_running
 
     def _do(self, job: Job, then: Then) -> None:
         result, failure = None, None
@@ -38,3 +39,7 @@ class SimulatedWorkshop:
 
     def _later(self, event: Callable[[], None]) -> None:
         self._clock.call_later(self._longest * self._chance(), event)
+
+
+def _never_running() -> None:
+    """Jobs take no time: what takes time is to wait for them."""
