@@ -12,11 +12,18 @@ import ringwide
 MIB = 1024 * 1024
 
 
-async def lose_a_rank(rank: int, peers: list[list[str]], victim: int, megabytes: int) -> dict[str, Any]:
+async def lose_a_rank(
+    rank: int,
+    peers: list[list[str]],
+    victim: int,
+    megabytes: int,
+    settings: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """The victim kills itself when it is in the middle of an all-reduce; the others tell what they saw."""
     numbers = np.arange(megabytes * MIB // 4, dtype=np.float32) + rank
     before = numbers.copy()
-    async with ringwide.join(rank=rank, peers=peers[0]) as ring:
+    config = ringwide.RingConfig(**(settings or {}))
+    async with ringwide.join(rank=rank, peers=peers[0], config=config) as ring:
         if rank == victim:
             call = asyncio.create_task(ring.allreduce(numbers))
             await until_received(ring, megabytes * MIB // 4)
@@ -32,9 +39,13 @@ async def lose_a_rank(rank: int, peers: list[list[str]], victim: int, megabytes:
 
 
 async def until_received(ring: ringwide.Ring, nbytes: int) -> None:
-    start = ring.statistics().bytes_received
-    while ring.statistics().bytes_received < start + nbytes:  # noqa: ASYNC110 - some bytes are no event
+    """Until segments have come that are, or were before they were encoded, as large as this."""
+    while raw_bytes_received(ring) < nbytes:  # noqa: ASYNC110 - some bytes are no event
         await asyncio.sleep(0)
+
+
+def raw_bytes_received(ring: ringwide.Ring) -> int:
+    return sum(tally.raw_bytes for link in ring.statistics().links for tally in link.received)
 
 
 async def watch_memory(rank: int, peers: list[list[str]], megabytes: int, calls: int) -> dict[str, int]:
