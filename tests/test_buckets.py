@@ -41,18 +41,18 @@ KINDS = [pytest.param(tensor_of, dtype, id=f"torch-{dtype}") for dtype in DTYPES
 ]
 
 
-def loaded(values: object, op: str = "sum", *, size: int = 2, half: str = "float32") -> Bundle:
+def loaded(values: object, op: str = "sum", *, size: int = 2, half: str = "float32", copies: bool = False) -> Bundle:
     leaves, signature = leaves_of(values)
     groups = groups_of(signature, lambda dtype: arithmetic_of(dtype, op, size, half_precision=half))
-    return Bundle(leaves, groups, Shelf())
+    return Bundle(leaves, groups, Shelf(), copies=copies)
 
 
 def reduced(bundle: Bundle) -> Bundle:
     """What a ring of two does when the other rank brings the same numbers."""
     for numbers in bundle.numbers:
-        numbers.combine(numbers.ours.copy(), numbers.ours, numbers.work)
+        numbers.combine(numbers.ours.copy(), numbers.ours, numbers.ours)
         if numbers.finish is not None:
-            numbers.finish(numbers.work)
+            numbers.finish(numbers.ours)
     return bundle
 
 
@@ -63,9 +63,16 @@ def listed(value: Any) -> Any:
 @pytest.mark.parametrize(("make", "dtype"), KINDS)
 def test_every_dtype_goes_in_is_summed_and_comes_back(make: Any, dtype: str) -> None:
     value = make([[1, 2, 3], [4, 5, 6]], dtype)
-    bundle = reduced(loaded(value))
-    assert listed(value) == [[1, 2, 3], [4, 5, 6]], "nothing is written before the commit"
+    bundle = reduced(loaded(value, copies=True))
+    assert listed(value) == [[1, 2, 3], [4, 5, 6]], "a copy is not written back before the commit"
     bundle.commit()
+    assert listed(value) == [[2, 4, 6], [8, 10, 12]]
+
+
+@pytest.mark.parametrize(("make", "dtype"), KINDS)
+def test_what_is_used_where_it_lies_is_there_at_the_commit(make: Any, dtype: str) -> None:
+    value = make([[1, 2, 3], [4, 5, 6]], dtype)
+    reduced(loaded(value)).commit()
     assert listed(value) == [[2, 4, 6], [8, 10, 12]]
 
 
@@ -227,8 +234,8 @@ def test_what_cannot_be_written_is_refused_by_name() -> None:
 def test_what_is_only_read_need_not_be_writable() -> None:
     locked = np.arange(3.0)
     locked.flags.writeable = False
-    assert reduced(loaded(locked)).numbers[0].work.tolist() == [0, 2, 4]
-    assert reduced(loaded(torch.tensor([2.0]).expand(3))).numbers[0].work.tolist() == [4, 4, 4]
+    assert reduced(loaded(locked, copies=True)).numbers[0].ours.tolist() == [0, 2, 4]
+    assert reduced(loaded(torch.tensor([2.0]).expand(3), copies=True)).numbers[0].ours.tolist() == [4, 4, 4]
 
 
 @pytest.mark.parametrize("values", [np.arange(1000.0), [np.arange(1000.0)], {"w": np.arange(1000.0)}])
@@ -248,7 +255,8 @@ def test_one_contiguous_tensor_is_used_where_it_lies(dtype: str) -> None:
     tensor = torch.zeros(10, 10, dtype=getattr(torch, dtype), requires_grad=dtype in FLOATS)
     numbers = loaded(tensor).numbers[0]
     assert numbers.ours.__array_interface__["data"][0] == tensor.data_ptr()
-    assert not np.shares_memory(numbers.ours, numbers.work), "totals must not overwrite what the caller holds"
+    assert numbers.saved is not None, "what the caller holds is replaced, so it must be saved"
+    assert not np.shares_memory(numbers.ours, numbers.saved)
 
 
 def test_what_does_not_lie_flat_alone_is_copied() -> None:
@@ -256,6 +264,7 @@ def test_what_does_not_lie_flat_alone_is_copied() -> None:
     for values in ([one, other], one[::2], one.astype(np.float16)):
         numbers = loaded(values).numbers[0]
         assert not np.shares_memory(numbers.ours, one)
+        assert numbers.saved is None, "a copy needs no copy"
 
 
 def test_a_group_of_its_own_is_used_where_it_lies_even_beside_others() -> None:
@@ -265,9 +274,10 @@ def test_a_group_of_its_own_is_used_where_it_lies_even_beside_others() -> None:
     assert np.shares_memory(bundle.numbers[1].ours, lone)
 
 
-def test_after_a_discard_the_callers_tensors_hold_what_they_held() -> None:
+def test_copies_that_are_discarded_leave_the_callers_tensors_as_they_were() -> None:
+    """What is used where it lies, the collective puts back by itself: see tests/collective/test_originals.py."""
     values = [np.arange(3.0), torch.arange(3.0), torch.arange(4.0)[::2], torch.ones(2, dtype=torch.bfloat16)]
-    reduced(loaded(values)).discard()
+    reduced(loaded(values, copies=True)).discard()
     assert [listed(value) for value in values] == [[0, 1, 2], [0, 1, 2], [0, 2], [1, 1]]
 
 
@@ -285,11 +295,10 @@ def total_of(parts: list[torch.Tensor], op: str, half: str) -> torch.Tensor:
     """All parts combined one after the other, as one rank would."""
     bundles = [loaded(part, op, size=len(parts), half=half) for part in parts]
     first = bundles[0].numbers[0]
-    first.work[...] = first.ours
     for bundle in bundles[1:]:
-        first.combine(first.work, bundle.numbers[0].ours, first.work)
+        first.combine(first.ours, bundle.numbers[0].ours, first.ours)
     if first.finish is not None:
-        first.finish(first.work)
+        first.finish(first.ours)
     bundles[0].commit()
     return parts[0]
 
@@ -320,8 +329,8 @@ def test_native_bfloat16_is_used_where_it_lies_and_accepts_read_only_arrivals() 
     numbers = loaded(tensor, half="native").numbers[0]
     assert numbers.ours.__array_interface__["data"][0] == tensor.data_ptr()
     arrival = np.frombuffer(numbers.ours.tobytes(), numbers.ours.dtype)
-    numbers.combine(arrival, numbers.ours, numbers.work)
-    assert torch.from_numpy(numbers.work).view(torch.bfloat16).tolist() == [3.0, 5.0]
+    numbers.combine(arrival, numbers.ours, numbers.ours)
+    assert tensor.tolist() == [3.0, 5.0]
 
 
 @pytest.mark.parametrize("make", [tensor_of, array_of], ids=["torch", "numpy"])
@@ -389,7 +398,7 @@ def test_a_discarded_bundle_does_not_give_its_memory_to_the_next() -> None:
         first = Bundle(leaves, groups, shelf)
         end(first)
         second = Bundle(leaves, groups, shelf)
-        assert np.shares_memory(first.numbers[0].work, second.numbers[0].work) == reused
+        assert np.shares_memory(first.numbers[0].saved, second.numbers[0].saved) == reused
         second.discard()
 
 

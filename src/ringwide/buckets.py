@@ -357,40 +357,42 @@ def groups_of(
 class Bundle:
     """Everything one call brought, as buckets. Run a collective over `numbers`, then commit, give back or discard."""
 
-    __slots__ = ("_groups", "_in_place", "_leaves", "_shelf", "numbers")
+    __slots__ = ("_borrowed", "_copies", "_groups", "_in_place", "_leaves", "_shelf", "numbers")
 
-    def __init__(self, leaves: Sequence[Leaf], groups: Sequence[Group], shelf: Shelf) -> None:
-        self._leaves, self._groups, self._shelf = leaves, groups, shelf
+    def __init__(self, leaves: Sequence[Leaf], groups: Sequence[Group], shelf: Shelf, *, copies: bool = False) -> None:
+        self._leaves, self._groups, self._shelf, self._copies = leaves, groups, shelf, copies
         self._in_place: list[bool] = []
+        self._borrowed: list[Array] = []
         self.numbers = [self._load(group) for group in groups]
 
     def _load(self, group: Group) -> Numbers:
         arithmetic, pieces = group.arithmetic, group.pieces
-        work = self._shelf.take(group.count, arithmetic.carrier)
-        ours = self._leaves[pieces[0].leaf].lies_flat(arithmetic.carrier) if len(pieces) == 1 else None
+        memory = self._shelf.take(group.count, arithmetic.carrier)
+        self._borrowed.append(memory)
+        in_place = len(pieces) == 1 and not self._copies
+        ours = self._leaves[pieces[0].leaf].lies_flat(arithmetic.carrier) if in_place else None
         self._in_place.append(ours is not None)
+        saved: Array | None = memory
         if ours is None:
-            ours = work
+            ours, saved = memory, None
             for leaf, start, stop in pieces:
-                self._leaves[leaf].load(work[start:stop])
-        return Numbers(ours, work, arithmetic.combine, arithmetic.finish, arithmetic.weight, group.label)
+                self._leaves[leaf].load(memory[start:stop])
+        return Numbers(ours, saved, arithmetic.combine, arithmetic.finish, arithmetic.weight, group.label)
 
     def commit(self) -> None:
         """Write the results into the caller's tensors."""
         for group, numbers, in_place in zip(self._groups, self.numbers, self._in_place, strict=True):
-            if in_place:
-                np.copyto(numbers.ours, numbers.work)
-            else:
+            if not in_place:  # else they are there already
                 for leaf, start, stop in group.pieces:
-                    self._leaves[leaf].store(numbers.work[start:stop])
+                    self._leaves[leaf].store(numbers.ours[start:stop])
         self.give_back()
 
     def give_back(self) -> None:
         """The buckets are free again."""
-        for numbers in self.numbers:
-            self._shelf.give_back(numbers.work)
+        for memory in self._borrowed:
+            self._shelf.give_back(memory)
 
     def discard(self) -> None:
         """After an error. A connection may still be landing bytes in a bucket, so nobody else may get that memory."""
-        for numbers in self.numbers:
-            self._shelf.drop(numbers.work)
+        for memory in self._borrowed:
+            self._shelf.drop(memory)

@@ -44,7 +44,7 @@ _MUST_BE_EQUAL = (
     *("segment_bytes", "lanes", "algorithm", "doubling_bytes", "half_precision"),
     *("codec", "allow_lossy", "threshold_bytes"),
 )
-_NOTHING = Numbers(np.empty(0, np.uint8), np.empty(0, np.uint8), np.add)
+_NOTHING = Numbers(np.empty(0, np.uint8), None, np.add)
 _NO_TENSORS = Signature((), (), ())
 _RECIPES_REMEMBERED = 256
 _MOST_THREADS = 4
@@ -139,11 +139,11 @@ class Ring:
         """This rank's share of the flat tensor, reduced over all ranks. The tensor itself is not changed."""
         leaf = leaf_of(tensor)
         recipe = self._recipe(Kind.REDUCE_SCATTER, leaves_of(tensor)[1], op=op)
-        bundle = Bundle([leaf], recipe.groups, self._shelf)
+        bundle = Bundle([leaf], recipe.groups, self._shelf, copies=True)
         await self._run(recipe.plan, bundle)
         count = recipe.groups[0].count
         share = slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
-        part = leaf.like(bundle.numbers[0].work[share].copy(), (share.stop - share.start,))
+        part = leaf.like(bundle.numbers[0].ours[share].copy(), (share.stop - share.start,))
         bundle.give_back()
         return part
 
@@ -154,7 +154,7 @@ class Ring:
         gathered = np.empty((self.size, recipe.groups[0].count), carrier_of(leaf.dtype))
         leaf.load(gathered[self.rank])
         flat = gathered.reshape(-1)
-        await self._run(recipe.plan, numbers=[Numbers(flat, flat, np.add)])
+        await self._run(recipe.plan, numbers=[Numbers(flat, None, np.add)])
         return [leaf.like(gathered[rank], leaf.shape) for rank in range(self.size)]
 
     async def broadcast(self, tensors: Tensors, root: int = 0) -> Tensors:

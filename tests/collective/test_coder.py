@@ -40,7 +40,7 @@ def numbers_of(dtype: str = "float32", op: str = "mean", *, count: int = COUNT, 
     arithmetic = arithmetic_of(dtype, op, SIZE, half_precision="float32")
     ours: Array = np.random.default_rng(1).standard_normal(count).astype(arithmetic.carrier)
     label = Label(name, "what") if name else None
-    return Numbers(ours, ours.copy(), arithmetic.combine, arithmetic.finish, arithmetic.weight, label)
+    return Numbers(ours, None, arithmetic.combine, arithmetic.finish, arithmetic.weight, label)
 
 
 def coding_for(coder: Coder, numbers: Numbers, plan: Plan | None = None) -> Coding:
@@ -74,7 +74,7 @@ def test_a_lossy_codec_is_for_sums_of_floats_and_nothing_else(dtype: str, op: st
 @pytest.mark.parametrize("name", LOSSY)
 def test_what_is_only_passed_on_loses_nothing(name: str, kind: Kind) -> None:
     flat = np.ones(COUNT, np.float32)
-    coding = coding_for(coder_of(name), Numbers(flat, flat, np.add), plan_of(kind))
+    coding = coding_for(coder_of(name), Numbers(flat, None, np.add), plan_of(kind))
     assert (coding.codec_name, coding.may_lose) == ("none", False)
 
 
@@ -197,12 +197,12 @@ def test_auto_begins_raw_and_all_ranks_follow_what_rank_0_finds() -> None:
 
 
 def compressible() -> Numbers:
-    return numbers_of()._replace(work=np.zeros(COUNT, np.float32))
+    return numbers_of()._replace(ours=np.zeros(COUNT, np.float32))
 
 
 @pytest.mark.parametrize("op", ["sum", "max"])
 def test_auto_tries_nothing_lossy_where_nothing_may_be_lost(op: str) -> None:
-    zeros = numbers_of(op=op)._replace(work=np.zeros(COUNT, np.float32))
+    zeros = numbers_of(op=op)._replace(ours=np.zeros(COUNT, np.float32))
     for settings, numbers in (({"allow_lossy": False}, zeros), ({}, zeros), ({}, compressible()._replace(weight=0.0))):
         ring = Ring(SECONDS, **settings)
         ring.settle(numbers)

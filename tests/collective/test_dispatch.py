@@ -7,7 +7,8 @@ import pytest
 
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.early import LIMIT_BYTES_PER_PEER
-from ringwide.collective.operation import Numbers, Operation
+from ringwide.collective.numbers import Numbers
+from ringwide.collective.operation import Operation
 from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
 from ringwide.errors import CollectiveAborted, PeerLeft, PeerLost, RemoteProtocolError, RingwideError
 from ringwide.protocol import frame
@@ -81,7 +82,7 @@ class OneRank:
     def call(self, kind: Kind, count: int) -> Plan:
         plan = self._planner.plan(Request(kind, "sum", (BucketShape("uint8", count, 1),)))
         arrays = [np.ones(count, np.uint8), *[np.empty(0, np.uint8)] * (len(plan.parts) - 1)]
-        numbers = [Numbers(array, array, np.add) for array in arrays]
+        numbers = [Numbers(array, None, np.add) for array in arrays]
         self.dispatcher.submit(plan, numbers, self.endings.append)
         return plan
 

@@ -156,3 +156,29 @@ def test_a_blocked_reader_offers_no_room_and_loses_nothing() -> None:
     receiver.reader.retry()
     receiver.feed(frame[HEADER_BYTES:])
     assert [payload for _, payload in receiver.frames] == [b"payload"]
+
+
+@pytest.mark.parametrize(("collective", "lands"), [(1, 3), (2, 7)], ids=["its collective", "another one"])
+def test_what_is_diverted_lands_elsewhere_and_the_stream_goes_on(collective: int, lands: int) -> None:
+    place = memoryview(bytearray(7))
+    frames: list[bytes] = []
+    reader = FrameReader(
+        landing=lambda header: place[: header.payload_bytes],
+        arrived=lambda header, payload: frames.append(bytes(payload)),
+        limit_bytes=LIMIT,
+    )
+
+    def feed(data: bytes) -> None:
+        while data:
+            count = Receiver._fill(reader.room(), data)
+            data = data[count:]
+            reader.received(count)
+
+    stream = data_frame(b"payload", 3)
+    feed(stream[: HEADER_BYTES + 3])
+    reader.divert(collective)
+    feed(stream[HEADER_BYTES + 3 :])
+    assert bytes(place) == b"payload"[:lands].ljust(7, b"\0")
+    reader.divert(1)  # nothing is being landed: nothing happens
+    feed(data_frame(b"next", 4))
+    assert frames[1:] == [b"next"]

@@ -159,6 +159,21 @@ async def test_forget_takes_back_what_has_not_left_and_lets_the_rest_of_a_frame_
         assert (begun.told_at, waiting.told_at, len(other.told_at)) == ([], [], 1)
 
 
+async def test_after_forget_nothing_more_lands_where_it_was_to_land() -> None:
+    """A collective that has ended in the middle of a frame: its memory is the caller's again, at once."""
+    over = 0  # the collective of every frame that `header_of` makes
+    async with lanes(buffer_bytes=SMALL_BUFFER_BYTES, **BULK) as ends:
+        place = memoryview(bytearray(MORE_THAN_BUFFERS))
+        ends.hearing_there.landing = lambda lane, header: place  # type: ignore[method-assign]
+        send(ends.here, 0, pattern(MORE_THAN_BUFFERS, 1))
+        await until_received(ends.there, MIB)
+        ends.there.forget(over)
+        before = bytes(place)
+        assert before != pattern(MORE_THAN_BUFFERS, 1), "the frame must be cut in the middle"
+        await ends.hearing_there.until_frames(1)
+        assert bytes(place) == before
+
+
 async def test_forget_from_within_sent_does_not_disturb_the_queue() -> None:
     class Ending(Parcel):
         def sent(self) -> None:

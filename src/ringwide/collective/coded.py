@@ -13,10 +13,10 @@ from ringwide.codec.codec import BadPayload
 from ringwide.collective.coding import Carried, Coding
 from ringwide.collective.ledger import RAW
 from ringwide.collective.operation import NOTHING, RELAYED_LIMIT_BYTES, LaneLike, Operation, Owner
-from ringwide.collective.workshop import WorkshopLike, do_now
+from ringwide.collective.workshop import Settle, WorkshopLike, do_now
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header
-from ringwide.protocol.instruction import Keep, Relay, Script, Send
+from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send
 
 DEPARTING = 4
 """How many segments that start here are in the workshop at most."""
@@ -34,7 +34,8 @@ class CodedOperation(Operation):
         super().__init__(**plain)
         self.coding, self._workshop, self._on_failed = coding, workshop, on_failed
         self._departures: deque[tuple[Script, int]] = deque()  # what starts here and has not been handed in
-        self._departing = self._arrivals = 0  # jobs in the workshop
+        self._departing = self._arrivals = 0  # how many of each are in the workshop
+        self._jobs: dict[int, Settle] = {}  # of each segment, how to make sure that its job is not running
         self._over = False
 
     def begin(self) -> None:
@@ -76,7 +77,7 @@ class CodedOperation(Operation):
         if self._arrivals * self._raw_bytes(segment) > RELAYED_LIMIT_BYTES:
             do_now(job, then)  # enough has been borrowed
         else:
-            self._workshop.run(job, then)
+            self._jobs[segment] = self._workshop.run(job, then)
 
     def _depart(self) -> None:
         """Hand in what starts here, a few at a time: what arrives must not wait behind all of it."""
@@ -84,16 +85,19 @@ class CodedOperation(Operation):
             script, segment = self._departures.popleft()
             self._departing += 1
             job = partial(self._job, script, segment, NOTHING, RAW)
-            self._workshop.run(job, partial(self._job_done, script, segment, None))
+            self._jobs[segment] = self._workshop.run(job, partial(self._job_done, script, segment, None))
 
     def _job(self, script: Script, segment: int, payload: memoryview, codec: int) -> Carried | None:
         if self._over:
             return None
+        if isinstance(script[0], (Combine, Keep)):
+            self._originals.save(segment)
         return self.coding.carry_out(script, slice(*self._bounds[segment]), payload, codec)
 
     def _job_done(
         self, script: Script, segment: int, loan: "Loan | None", carried: Carried | None, error: Exception | None
     ) -> None:
+        self._jobs.pop(segment, None)
         if loan is None:
             self._departing -= 1
         else:
@@ -134,10 +138,11 @@ class CodedOperation(Operation):
         self._send(segment, payload, onward.hop, onward.peer, owner, carried.codec)
 
     def _stow(self, segment: int, payload: memoryview, hop: int) -> memoryview:
-        """Let a sum on its way wait in `work`: that place is free until the segment's total comes back."""
+        """Let a sum on its way wait in the bucket: its place there is free until the segment's total comes back."""
         if not self._machine.combines(hop):
             return payload
-        place = self._place(self._work_bytes, segment)[: len(payload)]
+        self._originals.save(segment)
+        place = self._value(segment)[: len(payload)]
         place[:] = payload
         return place
 
@@ -154,6 +159,9 @@ class CodedOperation(Operation):
 
     def abandon(self) -> None:
         self._over = True
+        for settle in self._jobs.values():
+            settle()
+        super().abandon()
         self.coding.abandon()
 
 

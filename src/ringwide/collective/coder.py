@@ -73,11 +73,11 @@ class Coder:
     def coding(self, plan: Plan, index: int, numbers: Numbers) -> Coding | None:
         """How this bucket is encoded. None: never, because it is empty or does not go round the ring."""
         part = plan.parts[index]
-        if part.algorithm != "ring" or not numbers.work.size or not self._codecs:
+        if part.algorithm != "ring" or not numbers.ours.size or not self._codecs:
             return None
         may_lose, threshold = self._allow_lossy and numbers.weight > 0, self.threshold.nbytes
         encoder = self._chosen(plan, index) if part.layout.largest_segment_bytes >= threshold else None
-        if encoder is not None and (not encoder.carries(numbers.work.dtype) or (encoder.lossy and not may_lose)):
+        if encoder is not None and (not encoder.carries(numbers.ours.dtype) or (encoder.lossy and not may_lose)):
             encoder = None
         return Coding(
             numbers=numbers,
@@ -108,7 +108,7 @@ class Coder:
         if label is None or not self._error_feedback or not numbers.weight:
             return None
         if label in self.feedback or (encoder is not None and encoder.lossy):
-            return self.feedback.borrow(label, numbers.work.size, numbers.work.dtype)
+            return self.feedback.borrow(label, numbers.ours.size, numbers.ours.dtype)
         return None
 
     # -- after a collective
@@ -141,7 +141,7 @@ class Coder:
                 yield index, decision
 
     def _candidates(self, coding: Coding) -> list[Candidate]:
-        numbers, may_lose = coding.numbers.work, coding.may_lose
+        numbers, may_lose = coding.numbers.ours, coding.may_lose
         usable = (
             codec for codec in self._codecs.values() if codec.carries(numbers.dtype) and (may_lose or not codec.lossy)
         )

@@ -70,8 +70,8 @@ class Coding:
         codec = self._decoder(header.codec)
         if codec is None:
             return f"with the unknown codec number {header.codec}"
-        if not codec.carries(self.numbers.work.dtype):
-            return f"with codec {codec.name}, which does not carry {self.numbers.work.dtype}"
+        if not codec.carries(self.numbers.ours.dtype):
+            return f"with codec {codec.name}, which does not carry {self.numbers.ours.dtype}"
         if codec.lossy and not self.may_lose:
             return f"with codec {codec.name}, which loses precision, and that is not allowed here"
         if not 0 < header.payload_bytes < raw_bytes:
@@ -98,7 +98,7 @@ class Coding:
             return self._send(self._own_numbers(segment), segment, 0.0)
         started = self._time()
         if isinstance(instruction, Keep):
-            self._decode(payload, codec_number, self.numbers.work[segment])
+            self._decode(payload, codec_number, self.numbers.ours[segment])
             return Carried(payload if goes_on else None, codec_number, self._time() - started, 0.0)
         arrival = self._arrival(payload, codec_number, segment)
         decode_seconds = self._time() - started
@@ -123,10 +123,10 @@ class Coding:
 
     def _arrival(self, payload: memoryview, codec_number: int, segment: slice) -> Array:
         """What has come, in memory that the job may write to."""
-        work = self.numbers.work[segment]
+        ours = self.numbers.ours[segment]
         if codec_number == RAW:
-            return np.frombuffer(payload, dtype=work.dtype)
-        return self._decode(payload, codec_number, _temporary("value", work))
+            return np.frombuffer(payload, dtype=ours.dtype)
+        return self._decode(payload, codec_number, _temporary("value", ours))
 
     def _decode(self, payload: memoryview, codec_number: int, out: Array) -> Array:
         codec = self._decoder(codec_number)
@@ -141,7 +141,7 @@ class Coding:
         return out
 
     def _total(self, script: Script, arrival: Array, segment: slice) -> Array:
-        total = self._add(arrival, segment, out=self.numbers.work[segment])
+        total = self._add(arrival, segment, out=self.numbers.ours[segment])
         if Finish() in script and self.numbers.finish is not None:
             self.numbers.finish(total)
         return total
@@ -183,8 +183,7 @@ class Coding:
 
     def _raw(self, value: Array) -> memoryview:
         """The bytes of a value. Those of a bucket can leave from where they are."""
-        in_bucket = np.may_share_memory(value, self.numbers.work) or np.may_share_memory(value, self.numbers.ours)
-        return bytes_of(value if in_bucket else value.copy())
+        return bytes_of(value if np.may_share_memory(value, self.numbers.ours) else value.copy())
 
     # -- the end
 

@@ -13,12 +13,12 @@ Combiner = Callable[[Array, Array, Array], object]
 class Numbers(NamedTuple):
     """One rank's numbers, and how they are summed.
 
-    `ours` is only read. Sums and totals are written to `work`, each place at most once a lap; the two may be the same
-    memory, because a rank's own numbers are needed only until it has added them.
+    `ours` holds this rank's numbers, and segment by segment their totals in the end. What is replaced is saved to `saved`
+    first, and comes back if the collective fails; None: nobody will want it back.
     """
 
     ours: Array
-    work: Array
+    saved: Array | None
     combine: Combiner
     finish: Callable[[Array], object] | None = None
     weight: float = 0.0

@@ -9,6 +9,7 @@ from ringwide.codec.codec import Array
 from ringwide.collective.coding import Coding
 from ringwide.collective.ledger import RAW, Ledger
 from ringwide.collective.numbers import Numbers, bytes_of
+from ringwide.collective.originals import Originals
 from ringwide.collective.plan import Part
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header, pack_data
@@ -17,7 +18,7 @@ from ringwide.transport.scratch import Scratch
 
 NOTHING = memoryview(bytearray())
 RELAYED_LIMIT_BYTES = 32 * 1024 * 1024
-"""How much may wait to leave in memory beyond the two buckets."""
+"""How much may wait to leave in memory beyond the bucket and its originals."""
 
 
 class Owner(Protocol):
@@ -77,10 +78,7 @@ class Operation:
         self._bounds, self._itemsize, self.express = part.layout.bounds, part.layout.itemsize, part.express
         self._numbers, self._links, self._ledgers = numbers, links, ledgers
         self._bucket, self._collective, self._fingerprint, self._epoch = bucket, collective, fingerprint, epoch
-        self._own_bytes = self._work_bytes = bytes_of(numbers.work)
-        if numbers.ours is not numbers.work:
-            self._own_bytes = bytes_of(numbers.ours)
-        self._summed = bytearray(len(self._bounds))  # 1: the value of this segment is in `work`, no longer in `ours`
+        self._bytes, self._originals = bytes_of(numbers.ours), Originals(numbers.ours, numbers.saved, self._bounds)
         self._early: dict[tuple[int, int], memoryview] = {}  # (segment, hop) whose turn has not come
         self._unsent = 0
         self._on_done = on_done
@@ -125,9 +123,9 @@ class Operation:
 
     def landing(self, lane: LaneLike, header: Header) -> memoryview:
         """Where a large payload goes: what will be added lands in the lane's scratch, what is kept in its place."""
-        first, last = self._bounds[header.segment]
         if not self._machine.combines(header.hop):
-            return self._work_bytes[first * self._itemsize : last * self._itemsize]
+            self._originals.save(header.segment)
+            return self._value(header.segment)
         if self._machine.overwrites_sent:  # it may have to wait for its turn, so it needs memory of its own
             return memoryview(bytearray(header.payload_bytes))
         return lane.scratch.take(header.payload_bytes)
@@ -173,39 +171,34 @@ class Operation:
 
     def _combine(self, segment: int, payload: memoryview, arrival_first: bool) -> None:
         first, last = self._bounds[segment]
-        numbers = self._numbers
-        out = numbers.work[first:last]
-        value = out if self._summed[segment] else numbers.ours[first:last]
-        arrival: Array = np.frombuffer(payload, dtype=out.dtype)
+        self._originals.save(segment)
+        value = self._numbers.ours[first:last]
+        arrival: Array = np.frombuffer(payload, dtype=value.dtype)
         if arrival_first:
-            numbers.combine(arrival, value, out)
+            self._numbers.combine(arrival, value, value)
         else:
-            numbers.combine(value, arrival, out)
-        self._summed[segment] = 1
+            self._numbers.combine(value, arrival, value)
 
     def _keep(self, segment: int, payload: memoryview) -> None:
-        place = self._place(self._work_bytes, segment)
+        place = self._value(segment)
         if payload.obj is not place.obj:  # else it has landed right there
+            self._originals.save(segment)
             place[:] = payload
-        self._summed[segment] = 1
 
     def _finish(self, segment: int) -> None:
-        numbers = self._numbers
-        first, last = self._bounds[segment]
-        if not self._summed[segment]:  # alone in the ring: the own numbers are the total
-            numbers.work[first:last] = numbers.ours[first:last]
-            self._summed[segment] = 1
-        if numbers.finish is not None:
-            numbers.finish(numbers.work[first:last])
+        if self._numbers.finish is not None:
+            first, last = self._bounds[segment]
+            self._originals.save(segment)  # alone in the ring, nothing was combined before
+            self._numbers.finish(self._numbers.ours[first:last])
 
     def _relay(self, segment: int, payload: memoryview, lane: LaneLike | None, relay: Relay) -> None:
-        """Add our numbers to the sum where it has landed, in the cache. Too many that wait to leave wait in `work`."""
+        """Add our numbers to the sum where it has landed, in the cache. Too many that wait to leave wait in `ours`."""
         if lane is None or self._unsent * len(payload) >= RELAYED_LIMIT_BYTES:
             self._combine(segment, payload, True)
             self._send(segment, self._value(segment), relay.hop, relay.peer, self)
             return
         first, last = self._bounds[segment]
-        arrival: Array = np.frombuffer(payload, dtype=self._numbers.work.dtype)
+        arrival: Array = np.frombuffer(payload, dtype=self._numbers.ours.dtype)
         self._numbers.combine(arrival, self._numbers.ours[first:last], arrival)
         borrower = Borrower(self, lane)
         self._send(segment, payload, relay.hop, relay.peer, borrower)
@@ -213,7 +206,8 @@ class Operation:
             borrower.lent = lane.scratch.lend()
 
     def _value(self, segment: int) -> memoryview:
-        return self._place(self._work_bytes if self._summed[segment] else self._own_bytes, segment)
+        first, last = self._bounds[segment]
+        return self._bytes[first * self._itemsize : last * self._itemsize]
 
     def _send(self, segment: int, payload: memoryview, hop: int, peer: int, owner: Owner, codec: int = RAW) -> None:
         header = pack_data(
@@ -235,10 +229,6 @@ class Operation:
         self._unsent += not copied
         link.send_bulk(header, payload, stripe=segment, owner=None if copied else owner, collective=self._collective)
 
-    def _place(self, memory: memoryview, segment: int) -> memoryview:
-        first, last = self._bounds[segment]
-        return memory[first * self._itemsize : last * self._itemsize]
-
     # -- the end
 
     def sent(self) -> None:
@@ -256,7 +246,8 @@ class Operation:
         """The whole collective has succeeded."""
 
     def abandon(self) -> None:
-        """The collective has failed."""
+        """The collective has failed: the bucket holds what it held before."""
+        self._originals.put_back()
 
 
 class Borrower:

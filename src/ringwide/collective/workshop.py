@@ -8,19 +8,21 @@ Rules:
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, Protocol
 
 Job = Callable[[], Any]
 Then = Callable[[Any, Exception | None], None]
 """Called with a job's result, or with the reason why there is none."""
+Settle = Callable[[], object]
+"""Returns when the job is not running and never will be, unless it says by itself that it is not needed."""
 
 
 class WorkshopLike(Protocol):
     """What a collective needs of a workshop; the simulator has its own."""
 
-    def run(self, job: Job, then: Then) -> None: ...
+    def run(self, job: Job, then: Then) -> Settle: ...
 
 
 class Workshop:
@@ -36,13 +38,15 @@ class Workshop:
         """How many threads there are is known when it is known who else runs on this machine."""
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ringwide-codec") if threads else None
 
-    def run(self, job: Job, then: Then) -> None:
+    def run(self, job: Job, then: Then) -> Settle:
         if self._pool is not None:
-            self._pool.submit(job).add_done_callback(partial(self._back_to_the_loop, then))
-            return
+            future = self._pool.submit(job)
+            future.add_done_callback(partial(self._back_to_the_loop, then))
+            return partial(_cancel_or_wait, future)
         self._jobs.append((job, then))
         if len(self._jobs) == 1:
             self._loop.call_soon(self._do_one)
+        return _already_settled
 
     def close(self) -> None:
         self._closed = True
@@ -68,6 +72,15 @@ class Workshop:
         if self._jobs:
             self._loop.call_soon(self._do_one)
         do_now(job, then)
+
+
+def _cancel_or_wait(job: Future[Any]) -> None:
+    if not job.cancel():
+        wait([job])
+
+
+def _already_settled() -> None:
+    """On the event loop, where the question is asked, no job is running."""
 
 
 def do_now(job: Job, then: Then) -> None:

@@ -70,6 +70,11 @@ class FrameReader:
             self.blocked = False
             self._read_staged()
 
+    def divert(self, collective: int) -> None:
+        """What is being landed of this collective is not wanted any more: its rest goes where nobody looks."""
+        if self._header is not None and self._place is not None and self._header.collective == collective:
+            self._place = memoryview(bytearray(len(self._place)))
+
     def _finish_landing(self) -> None:
         header, place = self._header, self._place
         assert header is not None

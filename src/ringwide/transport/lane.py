@@ -117,7 +117,8 @@ class Lane:
         return views if owner is not None else [b"".join(views)]
 
     def forget(self, collective: int) -> None:
-        """Take back what has not left of this collective."""
+        """Take back what has not left of this collective, and let what still comes of it land elsewhere."""
+        self._reader.divert(collective)
         kept: deque[_Parcel] = deque()
         for parcel in self._queue:
             if parcel.owner is not None and parcel.collective == collective:
