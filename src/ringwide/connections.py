@@ -18,6 +18,8 @@ from ringwide.transport.link import EXPRESS_BYTES, STAGING_BYTES, Link
 from ringwide.transport.sockets import SocketSettings, tune
 
 _LEAVE_SECONDS, _LEAVE_STEP_SECONDS = 1.0, 0.002
+_TCP_CLOSE = 7
+"""The state of a connection that was reset, as the kernel numbers it."""
 _PEERS_IN_FULL_BYTES = 3000
 """A longer list of peers is compared by its digest."""
 
@@ -105,6 +107,6 @@ class Connections:
 
 def _unacknowledged(lane: Lane) -> int:
     """Bytes that the peer's kernel has not confirmed. Closing now could turn into a reset that takes them along."""
-    if lane.closed:
-        return 0
+    if lane.closed or lane.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE:
+        return 0  # after a reset nobody will confirm anything
     return int(unpack("i", ioctl(lane.socket.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0])
