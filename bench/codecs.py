@@ -23,8 +23,8 @@ from bench.machine import describe_machine
 ROOT = Path(__file__).parents[1]
 RESULTS, PLOT = ROOT / "bench" / "results" / "codecs.json", ROOT / "docs" / "codecs.svg"
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-ROUNDS_SECONDS = 6  # of `none`, at a rate for which no number of rounds is given
-FEWEST_ROUNDS, MOST_ROUNDS = 3, 11
+ROUNDS_SECONDS = 5  # of `none`, at a rate for which no number of rounds is given
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rates", default="loopback,1Gbit,100Mbit", help="of the links, separated by commas (default: %(default)s)"
     )
-    parser.add_argument("--rounds", type=int, help="turns of each variant (default: 3 to 11, fewer on slow links)")
+    parser.add_argument("--rounds", type=int, help="turns of each variant (default: 3 to 9, fewer on slow links)")
     parser.add_argument("--warm-up", type=int, default=16, help="calls that auto has to choose (default: %(default)s)")
     parser.add_argument("--only", metavar="NAMES", help="of these variants only, separated by commas: gloo,none,int8")
     parser.add_argument("--save", action="store_true", help="write bench/results/codecs.json and docs/codecs.svg")

@@ -114,4 +114,5 @@ def _draw_limits(axes: Any, hosts: int, rates: list[float]) -> None:
     for rate in rates:
         limit = rate / 8 / (2 * (hosts - 1) / hosts) / 1e6
         axes.hlines(limit, rate / 1.35, rate * 1.35, color="#999999", linewidth=1)
-        axes.annotate("the link, raw", (rate * 1.38, limit), color="#777777", fontsize=8, va="center")
+        if rate == min(rates):
+            axes.annotate("the link, raw", (rate * 1.38, limit), color="#777777", fontsize=8, va="center")

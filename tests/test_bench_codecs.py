@@ -82,4 +82,4 @@ def test_rates_are_read_as_tc_writes_them() -> None:
 
 
 def test_slow_links_get_fewer_rounds() -> None:
-    assert [rounds_for(rate, 64 * MB, HOSTS) for rate in (None, 1e9, 1e8)] == [11, 7, 3]
+    assert [rounds_for(rate, 64 * MB, HOSTS) for rate in (None, 1e9, 1e8)] == [9, 6, 3]
