@@ -88,7 +88,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_experiment(tmp_path / "gone.yaml")
 
 
-def test_the_quickstart_is_a_valid_experiment() -> None:
-    config = load_experiment(Path(__file__).parents[2] / "configs" / "quickstart.yaml")
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_our_own_experiments_are_valid(path: Path) -> None:
+    config = load_experiment(path)
     assert isinstance(config, ExperimentConfig)
+    assert config.name == path.stem
     assert config.nodes == 4

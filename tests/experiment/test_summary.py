@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from ringwide.errors import RingwideError
@@ -17,6 +19,14 @@ def test_the_table_has_a_line_for_each_node_in_order() -> None:
         ["0", "0.1235", "97.5%", "12.5", "25.0%"],
         ["1", "0.1235", "97.5%", "12.5", "25.0%"],
     ]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_the_table_tells_what_codecs_did_if_there_were_any() -> None:
+    busy, idle = replace(result(), compression_ratio=3.938, codec_seconds=0.5), result()
+    lines = table({0: busy, 1: idle}).splitlines()
+    assert lines[0].endswith("compressed  in codecs")
+    assert [line.split()[-2:] for line in lines[1:]] == [["3.94x", "12.5%"], ["1.00x", "0.0%"]]
     assert len({len(line) for line in lines}) == 1
 
 

@@ -10,6 +10,8 @@ from torch import Tensor
 @dataclass(frozen=True, slots=True)
 class Statistics:
     network_seconds: float
+    compression_ratio: float = 1.0
+    codec_seconds: float = 0.0
 
 
 class Meeting:

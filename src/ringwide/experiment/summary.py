@@ -6,11 +6,16 @@ from ringwide.errors import RingwideError
 from ringwide.training.progress import Result
 
 COLUMNS = "{:>4}  {:>8}  {:>13}  {:>8}  {:>10}"
+CODEC_COLUMNS = "  {:>10}  {:>9}"
 
 
 def table(results: Mapping[int, Result]) -> str:
-    lines = [COLUMNS.format("node", "loss", "test accuracy", "steps/s", "on network")]
-    lines += [_line(rank, result) for rank, result in sorted(results.items())]
+    """One line a node. What codecs did and took is told where there were any."""
+    encoded = any(result.codec_seconds for result in results.values())
+    head = COLUMNS.format("node", "loss", "test accuracy", "steps/s", "on network")
+    lines = [head + CODEC_COLUMNS.format("compressed", "in codecs") if encoded else head]
+    for rank, result in sorted(results.items()):
+        lines.append(_line(rank, result) + (_codec_columns(result) if encoded else ""))
     return "\n".join(lines)
 
 
@@ -42,6 +47,10 @@ def _line(rank: int, result: Result) -> str:
         f"{result.steps_per_second:.1f}",
         f"{result.network_share:.1%}",
     )
+
+
+def _codec_columns(result: Result) -> str:
+    return CODEC_COLUMNS.format(f"{result.compression_ratio:.2f}x", f"{result.codec_share:.1%}")
 
 
 def _nodes(ranks: list[int]) -> str:

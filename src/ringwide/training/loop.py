@@ -22,6 +22,10 @@ from ringwide.training.progress import Result, Step
 class Statistics(Protocol):
     @property
     def network_seconds(self) -> float: ...
+    @property
+    def compression_ratio(self) -> float: ...
+    @property
+    def codec_seconds(self) -> float: ...
 
 
 class Ring(Protocol):
@@ -51,7 +55,7 @@ async def train(
 
     steps_in_epoch = steps_per_epoch(len(data.train), config.batch_size, ring.size)
     steps = 0
-    network_before, started = ring.statistics().network_seconds, clock()
+    before, started = ring.statistics(), clock()
     for epoch in range(config.epochs):
         loss_sum, samples = 0.0, 0
         for share in _shares_of(ring, config, data, epoch):
@@ -61,15 +65,17 @@ async def train(
             optimizer.step()
             steps += 1
             on_step(Step(steps, steps_in_epoch * config.epochs, epoch, loss_sum / max(samples, 1)))
-    seconds = clock() - started
+    after, seconds = ring.statistics(), clock() - started
 
     return Result(
         steps=steps,
         loss=loss_sum / max(samples, 1),
         test_accuracy=accuracy(model, data.test),
         seconds=seconds,
-        network_seconds=ring.statistics().network_seconds - network_before,
+        network_seconds=after.network_seconds - before.network_seconds,
         fingerprint=fingerprint(parameters),
+        compression_ratio=after.compression_ratio,
+        codec_seconds=after.codec_seconds - before.codec_seconds,
     )
 
 

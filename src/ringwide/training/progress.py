@@ -23,6 +23,8 @@ class Result:
     seconds: float
     network_seconds: float
     fingerprint: str
+    compression_ratio: float = 1.0  # how many raw bytes became one that was sent
+    codec_seconds: float = 0.0  # 0: there is no codec
 
     @property
     def steps_per_second(self) -> float:
@@ -31,3 +33,7 @@ class Result:
     @property
     def network_share(self) -> float:
         return self.network_seconds / self.seconds
+
+    @property
+    def codec_share(self) -> float:
+        return self.codec_seconds / self.seconds
