@@ -13,8 +13,8 @@ Combiner = Callable[[Array, Array, Array], object]
 class Numbers(NamedTuple):
     """One rank's numbers, and how they are summed.
 
-    `ours` holds this rank's numbers, and segment by segment their totals in the end. What is replaced is copied to `saved`
-    before, and comes back if the collective fails; None: nobody will want it back.
+    `ours` holds this rank's numbers, and segment by segment their totals in the end. What is replaced is first copied
+    to `saved`, and comes back if the collective fails; None: nobody will want it back.
     """
 
     ours: Array
