@@ -41,6 +41,7 @@ class Choice:
     bucket: int
     codec: str
     reason: str
+    settled: bool  # False: only a trial, to see how long it takes
 
 
 class Coder:
@@ -174,7 +175,7 @@ class Coder:
     def choices(self) -> tuple[Choice, ...]:
         """What was chosen for each bucket, and why."""
         return tuple(
-            Choice(self._names.get(fingerprint, ""), bucket, decision.codec, decision.reason)
+            Choice(self._names.get(fingerprint, ""), bucket, decision.codec, decision.reason, decision.settled)
             for (fingerprint, bucket), decision in self._choices.items()
         )
 
