@@ -158,6 +158,15 @@ def test_a_stream_that_breaks_after_the_goodbye_ends_what_still_waits_for_it() -
     assert isinstance(rank.endings[0], PeerLost)
 
 
+def test_a_goodbye_does_not_excuse_what_was_wrong_before_it() -> None:
+    rank, plan = OneRank(), OneRank().call(Kind.BARRIER, 0)
+    wrong = {"bucket": 5, "hop": 0, "segment": 0, "payload_bytes": 0}
+    rank.hear(1, frame.pack_data(epoch=0, collective=1, fingerprint=plan.fingerprint, **wrong))
+    rank.hear(1, frame.news(frame.Kind.GOODBYE, "it is done", collective=1, epoch=0))
+    rank.call(Kind.BARRIER, 0)
+    assert [type(ending) for ending in rank.endings] == [RemoteProtocolError]
+
+
 def test_a_peer_that_gives_up_call_after_call_may_be_far_ahead() -> None:
     rank = OneRank()
     for number in range(1, 1001):

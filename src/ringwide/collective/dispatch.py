@@ -275,8 +275,9 @@ class Dispatcher:
             self._close_down(PeerLost(rank=peer, reason=f"{reason}, with frames on their way"), after=0)
 
     def _lost(self, peer: int, reason: Exception) -> None:
-        if peer in self._departed or (self.over is not None and self._last == 0):
-            return  # it said goodbye, or nothing is left that it could end
+        said_goodbye = peer in self._departed and isinstance(reason, EOFError | OSError)
+        if said_goodbye or (self.over is not None and self._last == 0):
+            return  # it may go, or nothing is left that it could end
         culprit = peer if isinstance(reason, EOFError | OSError | RemoteProtocolError) else self._rank
         self._tell_all(news(Kind.LOST, f"{culprit} {reason}", epoch=self._epoch))
         if isinstance(reason, RemoteProtocolError):
