@@ -161,7 +161,7 @@ def scenario_of(seed: int) -> Scenario:
     """Draw everything from the seed. Small rings are the most frequent: they are the fastest to try."""
     chance = Random(seed)
     coding = _coding(Random(f"coding {seed}"))
-    size = 2 + int(15 * chance.random() ** (12 if coding.encodes else 8))
+    size = 2 + int((7 if coding.encodes else 15) * chance.random() ** 8)  # jobs take their time
     calls = _calls(chance, size, coding)
     weather = _weather(chance, coding)
     return Scenario(
