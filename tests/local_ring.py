@@ -60,3 +60,19 @@ async def error_of(awaitable: Awaitable[object]) -> BaseException:
     except (Exception, asyncio.CancelledError) as error:
         return error
     raise AssertionError(f"no error, but {result!r}")
+
+
+class Everyone:
+    """Where so many tasks wait for each other, without a frame."""
+
+    def __init__(self, count: int) -> None:
+        self._missing, self._here = count, asyncio.Event()
+
+    async def wait(self) -> None:
+        self._missing -= 1
+        if not self._missing:
+            self._here.set()
+        await self.watch()
+
+    async def watch(self) -> None:
+        await asyncio.wait_for(self._here.wait(), PATIENCE_SECONDS)

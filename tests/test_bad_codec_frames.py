@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ringwide
-from local_ring import error_of, on_every_rank
+from local_ring import Everyone, error_of, on_every_rank
 from ringwide import Ring
 from ringwide.codec.registry import LOSSY, make
 from ringwide.collective.plan import Kind as Call
@@ -69,22 +69,17 @@ async def errors_after(
     make_frame: Callable[[Ring], bytes], settings: dict[str, Any], *, lane: int = 1, op: str = "mean"
 ) -> list[str]:
     """What ranks 1 and 2 hear when rank 0 sends this instead of taking part."""
-    all_know, know = asyncio.Event(), []
+    all_ready, all_know = Everyone(3), Everyone(2)
 
     async def act(ring: Ring) -> str:
         await ring.allreduce(numbers(ring.rank), op)
+        await all_ready.wait()  # else the end of the ring could reach somebody who is still in this call
         if ring.rank == VILLAIN:
             await send_whole(ring, lane, make_frame(ring))
-            await all_know.wait()
+            await all_know.watch()
             return ""
         mine, owed = numbers(ring.rank), str(ring.state_dict())
-        try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                error = await error_of(ring.allreduce(mine, op))
-        finally:
-            know.append(ring.rank)
-            if len(know) == 2:
-                all_know.set()
+        error = await asyncio.wait_for(error_of(ring.allreduce(mine, op)), PATIENCE_SECONDS)
         assert np.array_equal(mine, numbers(ring.rank))
         assert str(ring.state_dict()) == owed
         if ring.rank == VICTIM:
@@ -174,10 +169,12 @@ async def test_a_lossy_frame_in_a_maximum_is_refused_though_sums_may_be_lossy() 
 
 
 async def test_a_small_frame_must_come_raw() -> None:
+    all_ready = Everyone(3)
+
     async def act(ring: Ring) -> None:
         small = np.ones(5, np.float32)
         await ring.allreduce(small)
-        await ring.barrier()
+        await all_ready.wait()
         if ring.rank == VILLAIN:
             await send_whole(ring, 0, data(ring, make("lz4").number, b"12345"))
             await asyncio.wait_for(error_of(ring.barrier()), PATIENCE_SECONDS)
@@ -235,8 +232,10 @@ async def test_a_choice_that_may_not_be_made(what: str) -> None:
 
 
 async def test_only_rank_0_chooses() -> None:
+    all_ready = Everyone(3)
+
     async def act(ring: Ring) -> None:
-        await ring.barrier()
+        await all_ready.wait()
         if ring.rank == 2:
             ring._links[1].tell(news(Kind.CHOICE, "0 lz4 settled it is fast", fingerprint=5))
         error = await asyncio.wait_for(error_of(ring.allreduce(numbers(ring.rank))), PATIENCE_SECONDS)

@@ -1,0 +1,169 @@
+"""Settings that cannot work are refused when they are loaded, with what would be right; also from a file, by line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from ringwide.config import CODECS, RingConfig
+from ringwide.errors import ConfigError
+from ringwide.experiment.config import load_experiment
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"codec": "gzip"},
+        "'gzip' is not a codec; choose one of none, lz4, lz4-frame, zlib, bf16, fp16, int8, topk, auto",
+    ),
+    *(
+        (
+            {"codec": name},
+            f"codec '{name}' loses precision; set allow_lossy: true if you mean it, "
+            "or choose a lossless one: none, lz4, lz4-frame, zlib",
+        )
+        for name in ("bf16", "fp16", "int8", "topk")
+    ),
+    ({"codec": "zlib", "codec_level": 12}, "codec_level 12: zlib has levels 1 to 9"),
+    ({"codec": "zlib", "codec_level": 0}, "codec_level 0: zlib has levels 1 to 9"),
+    ({"codec": "lz4-frame", "codec_level": 17}, "codec_level 17: lz4-frame has levels 0 to 16"),
+    ({"codec": "lz4", "codec_level": 3}, "codec_level 3: lz4 has no levels, lz4-frame and zlib have"),
+    ({"codec_level": 3}, "codec_level 3: none has no levels, lz4-frame and zlib have"),
+    ({"codec": "lz4", "codec_acceleration": 0}, "codec_acceleration 0: lz4 takes 1 to 65537"),
+    ({"codec": "zlib", "codec_acceleration": 4}, "codec_acceleration 4: zlib has none, only lz4 has"),
+    (
+        {"codec": "bf16", "allow_lossy": True, "codec_shuffle": True},
+        "codec_shuffle: bf16 cannot be shuffled, lz4, lz4-frame and zlib can",
+    ),
+    ({"codec_shuffle": True}, "codec_shuffle: none cannot be shuffled, lz4, lz4-frame and zlib can"),
+    *(
+        (
+            {"codec": "topk", "allow_lossy": True, "topk_fraction": fraction},
+            f"topk_fraction {fraction}: it must be above 0 and at most 1",
+        )
+        for fraction in (0.0, -0.1, 1.5)
+    ),
+    ({"codec": "lz4", "topk_fraction": 0.1}, "topk_fraction 0.1: it is for codec topk, not lz4"),
+    (
+        {"codec": "lz4", "algorithm": "doubling"},
+        "algorithm 'doubling' sends numbers raw; use 'auto' or 'ring' with codec 'lz4'",
+    ),
+    (
+        {"codec": "lz4", "segment_bytes": 262144},
+        "no segment reaches threshold_bytes (524288), as segment_bytes is 262144, so codec 'lz4' would do nothing; "
+        "set threshold_bytes to at most 131072",
+    ),
+    (
+        {"codec": "auto", "codec_level": 3},
+        "codec_level belongs to a codec of your choice; remove it, or name that codec, not auto",
+    ),
+    ({"codec": "auto", "codec_acceleration": 3}, "codec_acceleration belongs to a codec of your choice"),
+    ({"codec": "auto", "codec_shuffle": True}, "codec_shuffle belongs to a codec of your choice"),
+    ({"codec": "auto", "topk_fraction": 0.5}, "topk_fraction belongs to a codec of your choice"),
+    ({"codec_threads": 65}, "codec_threads 65: should be auto or 0 to 64"),
+    ({"codec_threads": -1}, "codec_threads -1: should be auto or 0 to 64"),
+]
+
+
+def named(settings: object) -> str:
+    return " ".join(f"{key}={value}" for key, value in settings.items()) if isinstance(settings, dict) else ""
+
+
+@pytest.mark.parametrize(("settings", "words"), REFUSED, ids=named)
+def test_what_cannot_work_is_refused_with_what_would(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        RingConfig(**settings)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(("settings", "words"), REFUSED, ids=named)
+def test_in_a_file_the_mistake_has_a_line(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    lines = [f"  {key}: {str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
+    path.write_text("name: t\nnodes: 2\nring:\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(path)
+    message = str(caught.value)
+    place, _, rest = message.removeprefix(f"{path}:").partition(": ")
+    assert int(place) in range(3, 4 + len(lines))
+    assert rest.startswith("ring")
+    assert words in rest
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("threshold_bytes", "never"),
+        ("threshold_bytes", -1),
+        ("threshold_bytes", "1 furlong"),
+        ("codec_threads", "many"),
+        ("codec_threads", 1.5),
+        ("codec_level", "high"),
+        ("allow_lossy", "perhaps"),
+        ("topk_fraction", "half"),
+        ("topk_fraction", float("nan")),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_by_name(setting: str, value: Any, tmp_path: Path) -> None:
+    codec = "topk" if setting == "topk_fraction" else "zlib"
+    given = {"codec": codec, "allow_lossy": True, setting: value}
+    with pytest.raises(ValidationError):
+        RingConfig(**given)
+    path = tmp_path / "experiment.yaml"
+    written = ".nan" if value != value else value
+    lines = {"codec": codec, "allow_lossy": "true", setting: written}
+    ring = "".join(f"  {key}: {line}\n" for key, line in lines.items())
+    path.write_text(f"name: t\nnodes: 2\nring:\n{ring}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=setting) as caught:
+        load_experiment(path)
+    assert "\n" not in str(caught.value)
+
+
+ACCEPTED: list[dict[str, Any]] = [
+    {},
+    {"allow_lossy": True},
+    {"codec": "auto"},
+    {"codec": "auto", "allow_lossy": True, "threshold_bytes": "auto"},
+    {"codec": "zlib", "codec_level": 9, "codec_shuffle": True},
+    {"codec": "lz4-frame", "codec_level": 0},
+    {"codec": "lz4", "codec_acceleration": 65_537},
+    {"codec": "topk", "allow_lossy": True, "topk_fraction": 1.0},
+    {"codec": "lz4", "segment_bytes": 4096, "threshold_bytes": 0},
+    {"codec": "lz4", "segment_bytes": 4096, "threshold_bytes": "auto"},
+    {"codec": "lz4", "threshold_bytes": "64KiB", "codec_threads": 0},
+    {"segment_bytes": 4096},
+    {"algorithm": "doubling"},
+]
+
+
+@pytest.mark.parametrize("settings", ACCEPTED, ids=named)
+def test_what_can_work_is_accepted(settings: dict[str, Any]) -> None:
+    RingConfig(**settings)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_every_codec_can_be_chosen(name: str) -> None:
+    config = RingConfig(codec=name, allow_lossy=True)
+    assert name == "auto" or config.make_codec().name == name
+
+
+def test_settings_reach_their_codec() -> None:
+    assert vars(RingConfig(codec="zlib", codec_level=7).make_codec())["level"] == 7
+    assert vars(RingConfig(codec="lz4", codec_acceleration=9).make_codec())["acceleration"] == 9
+    assert vars(RingConfig(codec="topk", allow_lossy=True, topk_fraction=0.25).make_codec())["fraction"] == 0.25
+    assert RingConfig(codec="lz4", codec_shuffle=True).make_codec().name == "lz4+shuffle"
+
+
+@pytest.mark.parametrize(
+    ("settings", "doubled"),
+    [
+        ({}, 256 * 1024),
+        ({"codec": "lz4"}, 256 * 1024),
+        ({"codec": "lz4", "threshold_bytes": "64KiB"}, 64 * 1024),
+        ({"codec": "lz4", "threshold_bytes": 0}, 0),
+        ({"codec": "lz4", "threshold_bytes": "auto"}, 256 * 1024),
+        ({"threshold_bytes": 0}, 256 * 1024),
+    ],
+)
+def test_recursive_doubling_does_not_carry_what_a_codec_is_wanted_for(settings: dict[str, Any], doubled: int) -> None:
+    assert RingConfig(**settings).largest_doubling_bytes == doubled
