@@ -256,7 +256,7 @@ async def test_much_that_waits_to_leave_harms_nothing(
 ) -> None:
     """Beyond a limit payloads wait in the buckets themselves."""
     for module in (coded, operation):
-        monkeypatch.setattr(module, "RELAYED_LIMIT_BYTES", 4 * SEGMENT)
+        monkeypatch.setattr(module, "RELAYED_LIMIT_BYTES", SEGMENT)
     count = 50_000
 
     async def act(ring: Ring) -> None:
@@ -271,6 +271,31 @@ async def test_much_that_waits_to_leave_harms_nothing(
             assert np.array_equal(result if isinstance(mine, np.ndarray) else result[0], total)
 
     await on_every_rank(3, act, **ring_of(codec, codec_threads=threads, buffer_bytes="16KiB"))
+
+
+async def test_what_is_passed_on_keeps_its_memory_until_it_has_left() -> None:
+    """Rank 2 is late, so everything that rank 1 has from the root waits there, in the lane's memory."""
+    count, all_is_there = 100_000, asyncio.Event()
+
+    def half_noise(rank: int) -> Array:
+        return np.random.default_rng(rank).integers(0, 1 << 16, count, np.int32)
+
+    async def act(ring: Ring) -> None:
+        if ring.rank == 2:
+            await all_is_there.wait()
+        task = asyncio.create_task(ring.broadcast(half_noise(ring.rank), root=0))
+        if ring.rank == 1:
+            while received_segments(ring) < -(-4 * count // SEGMENT):  # noqa: ASYNC110 - no event for segments
+                await asyncio.sleep(0.002)
+            all_is_there.set()
+        assert np.array_equal(await task, half_noise(0))
+        assert ring.rank == 2 or "zlib" in sent_codecs(ring)
+
+    await on_every_rank(3, act, **ring_of({"codec": "zlib"}, buffer_bytes="32KiB"))
+
+
+def received_segments(ring: Ring) -> int:
+    return sum(tally.segments for link in ring.statistics().links for tally in link.received)
 
 
 async def test_segments_below_the_threshold_travel_raw_even_beside_encoded_ones() -> None:
