@@ -260,6 +260,38 @@ async def test_a_reset_is_reported_once() -> None:
         assert len(listener.losses) == 1
 
 
+async def test_a_reset_that_comes_together_with_data_is_reported() -> None:
+    async with lane_and_stranger() as (lane, listener, stranger):
+        send(lane, 1, b"what the stranger will not have read")
+        await asyncio.sleep(0.01)
+        stranger.send(header_of(7, 10) + b"0123456789")
+        stranger.close()  # with bytes unread: that is a reset, right behind the frame
+        assert isinstance(await listener.until_lost(), ConnectionResetError)
+        assert listener.frames == [(7, b"0123456789")]
+
+
+async def test_a_lane_that_collects_a_large_payload_hears_a_small_frame_after_it_at_once() -> None:
+    """The kernel wakes the lane for a large piece of a large payload. A header alone is less than that."""
+    payload = pattern(3 * MIB + 5)
+    async with lane_and_stranger() as (_, listener, stranger):
+        stranger.setblocking(False)
+        loop = asyncio.get_running_loop()
+        for number in (1, 2):
+            await loop.sock_sendall(stranger, header_of(number, len(payload)) + payload)
+            await listener.until_frames(2 * number - 1)
+            await loop.sock_sendall(stranger, header_of(9, 3) + b"abc")
+            await listener.until_frames(2 * number)
+        assert listener.frames == [(1, payload), (9, b"abc"), (2, payload), (9, b"abc")]
+
+
+async def test_the_end_of_a_stream_in_the_middle_of_a_large_payload_is_heard() -> None:
+    async with lane_and_stranger() as (_, listener, stranger):
+        stranger.send(header_of(1, 3 * MIB) + b"the beginning")
+        await asyncio.sleep(0.01)
+        stranger.close()
+        assert isinstance(await listener.until_lost(), EOFError)
+
+
 async def test_what_fails_while_sending_is_reported_once_and_not_from_within_send() -> None:
     async with lane_and_stranger() as (lane, listener, _):
         lane.socket.shutdown(socket.SHUT_WR)

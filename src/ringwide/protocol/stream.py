@@ -51,6 +51,11 @@ class FrameReader:
             return [self._place[self._landed :], self._staging[:HEADER_BYTES]]
         return [self._staging[self._filled :]]
 
+    @property
+    def missing(self) -> int:
+        """How many bytes are certain to come before anything can happen: those of the payload that is being landed."""
+        return 0 if self._place is None else len(self._place) - self._landed
+
     def received(self, count: int) -> None:
         """`count` bytes were put into the room."""
         if self._place is None:

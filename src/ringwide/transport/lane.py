@@ -13,6 +13,7 @@ not give them back, nor tell when they have left. See docs/decisions/0002-bare-s
 
 import asyncio
 import logging
+import os
 import socket
 from collections import deque
 from typing import Protocol
@@ -21,12 +22,14 @@ from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, Header
 from ringwide.protocol.stream import FrameReader
 from ringwide.transport.scratch import Scratch
-from ringwide.transport.sockets import acknowledge_quickly
+from ringwide.transport.sockets import acknowledge_quickly, wake_at
 
 logger = logging.getLogger("ringwide.transport")
 
 READS_PER_WAKE = 8
 """Then other lanes get their turn."""
+WAKE_BYTES, LEAST_WAKE_BYTES = 256 * 1024, 64 * 1024
+"""Of a large payload the kernel collects this much before it wakes us, instead of waking us for every packet."""
 
 
 class Owner(Protocol):
@@ -81,6 +84,7 @@ class Lane:
         )
         self._loop.add_reader(sock, self._readable)
         self._reading = True
+        self._wakes_at = 1  # bytes
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self._queue)} queued"
@@ -187,12 +191,26 @@ class Lane:
             self._read()
         except Exception as error:
             self._end_with(error)
+        self._choose_when_to_wake()
 
     def _end_with(self, error: Exception) -> None:
         """Whatever fails in a callback ends the lane: an event loop would only print it, and the caller wait on."""
         if not isinstance(error, RemoteProtocolError):
             logger.error("lane=%d peer=%d: a frame could not be handled", self.index, self.peer, exc_info=error)
         self._lose(error)
+
+    def _look_for_an_error(self) -> None:
+        """uvloop wakes us only once for a reset, also when it comes together with data."""
+        if code := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._lose(OSError(code, os.strerror(code)))
+
+    def _choose_when_to_wake(self) -> None:
+        """Never for more than is certain to come, or it would never come."""
+        missing = self._reader.missing
+        nbytes = min(missing, WAKE_BYTES) if missing >= LEAST_WAKE_BYTES else 1
+        if nbytes != self._wakes_at and not self.closed:
+            wake_at(self.socket, nbytes)
+            self._wakes_at = nbytes
 
     def _read(self) -> None:
         for _ in range(READS_PER_WAKE):
@@ -215,6 +233,7 @@ class Lane:
             self.bytes_received += count
             self._reader.received(count)
             if count < sum(map(len, room)):
+                self._look_for_an_error()
                 return  # the kernel has no more
 
     def resume(self) -> None:
@@ -225,6 +244,7 @@ class Lane:
             self._reader.retry()
         except Exception as error:
             self._end_with(error)
+        self._choose_when_to_wake()
         self._watch_readable(not (self.closed or self._reader.blocked))
 
     def _watch_readable(self, wanted: bool) -> None:

@@ -47,6 +47,11 @@ def acknowledge_quickly(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
+def wake_at(sock: socket.socket, nbytes: int) -> None:
+    """Readable means from now on: so many bytes are here, or an end, or no room for more."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
+
+
 def granted_bytes(sock: socket.socket) -> tuple[int, int]:
     """Send and receive buffer as granted. Linux reports twice the usable size; this is the usable one."""
     send = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
