@@ -44,6 +44,7 @@ VARIANTS = (
     Variant("none", {"codec": "none"}),
     Variant("lz4", {"codec": "lz4"}),
     *(Variant(codec, {"codec": codec, "allow_lossy": True}) for codec in LOSSY),
+    Variant("int8, fed back", {"codec": "int8", "allow_lossy": True, "error_feedback": True}),
     Variant("auto", AUTO, learns=True),
     Variant("auto, lossy", AUTO_LOSSY, learns=True),
     Variant("none", {"codec": "none"}, data="zeros"),

@@ -144,7 +144,7 @@ COLUMNS = (
     "MB sent",
     "ratio",
 )
-WIDTHS = (10, 11, 8, 8, 15, 8, 11, 18, 18, 8, 6)
+WIDTHS = (10, 14, 8, 8, 15, 8, 11, 18, 18, 8, 6)
 
 
 def heading() -> str:

@@ -125,7 +125,8 @@ async def main(task: dict[str, Any]) -> None:
         for variant, peers in zip(task["variants"], task["peers"], strict=True):
             ring = None
             if variant["settings"] is not None:
-                config = ringwide.RingConfig(**variant["settings"], insecure=task["insecure"])
+                others = {"insecure": task["insecure"], "codec_threads": 0}  # all hosts share the cores of this machine
+                config = ringwide.RingConfig(**variant["settings"], **others)
                 joining = ringwide.join(rank=task["rank"], peers=peers, config=config)
                 ring = await stack.enter_async_context(joining)
             players.append(Player(numbers[variant["data"]], ring))

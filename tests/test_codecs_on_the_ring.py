@@ -42,8 +42,9 @@ every_lossless = pytest.mark.parametrize("codec", LOSSLESS_CODECS, ids=named)
 
 
 def ring_of(codec: dict[str, Any], **others: Any) -> dict[str, Any]:
-    """Small segments, all of them encoded."""
+    """Small segments, all of them encoded, with error feedback for every codec that loses something."""
     return {
+        "error_feedback": True,
         "algorithm": "ring",
         "segment_bytes": SEGMENT,
         "threshold_bytes": 0,
@@ -450,6 +451,15 @@ async def test_what_a_step_drops_the_next_ones_deliver(codec: dict[str, Any], op
     still_owed = np.sum([error for _, error in by_rank], axis=0, dtype=float)
     assert np.abs(delivered + still_owed - asked).max() < 1e-3
     assert np.abs(still_owed).max() > 1e-4
+
+
+@pytest.mark.parametrize(("codec", "kept"), [(BF16, 0), ({"codec": "topk", "allow_lossy": True}, 1)])
+async def test_by_default_only_what_loses_much_has_feedback(codec: dict[str, Any], kept: int) -> None:
+    async def act(ring: ringwide.Ring) -> int:
+        await ring.allreduce(np.ones(4000, np.float32))
+        return len(ring.state_dict())
+
+    assert await on_every_rank(2, act, **ring_of(codec, error_feedback="auto")) == [kept, kept]
 
 
 async def test_without_error_feedback_nothing_is_kept() -> None:

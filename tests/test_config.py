@@ -59,8 +59,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"codec": "auto", "codec_acceleration": 3}, "codec_acceleration belongs to a codec of your choice"),
     ({"codec": "auto", "codec_shuffle": True}, "codec_shuffle belongs to a codec of your choice"),
     ({"codec": "auto", "topk_fraction": 0.5}, "topk_fraction belongs to a codec of your choice"),
-    ({"codec_threads": 65}, "codec_threads 65: should be auto or 0 to 64"),
-    ({"codec_threads": -1}, "codec_threads -1: should be auto or 0 to 64"),
+    ({"codec_threads": 65}, "should be auto or a whole number from 0 to 64"),
+    ({"codec_threads": -1}, "should be auto or a whole number from 0 to 64"),
 ]
 
 

@@ -4,14 +4,26 @@ Sizes may be written as integers or as text with a unit (`"1MiB"`, `"512 KB"`). 
 loaded; unknown keys are errors. Rooms below this one take plain arguments, never these objects.
 """
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from ringwide.codec import registry
 from ringwide.codec.codec import Codec
 
 CODECS = (*registry.NAMES, "auto")
+_FEW: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=64)])
+_SWITCH: TypeAdapter[bool] = TypeAdapter(bool)
+_SIZE: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -70,8 +82,9 @@ class RingConfig(BaseModel):
         default=ByteSize(512 * KIB),
         description="Smaller segments travel raw; auto: those for which the codec does not pay, as measured.",
     )
-    error_feedback: bool = Field(
-        default=True, description="Add what a lossy codec dropped to the same bucket's next numbers."
+    error_feedback: bool | Literal["auto"] = Field(
+        default="auto",
+        description="Add what a lossy codec dropped to the same bucket's next numbers; auto: for topk.",
     )
     codec_threads: int | Literal["auto"] = Field(
         default="auto",
@@ -113,12 +126,21 @@ class RingConfig(BaseModel):
             raise ValueError(f"{codec!r} is not a codec; choose one of {', '.join(CODECS)}")
         return codec
 
-    @field_validator("codec_threads")
+    @field_validator("codec_threads", mode="before")
     @classmethod
-    def _threads_are_few(cls, threads: int | str) -> int | str:
-        if isinstance(threads, int) and not 0 <= threads <= 64:
-            raise ValueError(f"codec_threads {threads}: should be auto or 0 to 64")
-        return threads
+    def _threads_are_few(cls, threads: object) -> object:
+        """Before pydantic tries both types and complains of both."""
+        return threads if threads == "auto" else _checked(threads, _FEW, "auto or a whole number from 0 to 64")
+
+    @field_validator("error_feedback", mode="before")
+    @classmethod
+    def _feedback_is_on_or_off(cls, feedback: object) -> object:
+        return feedback if feedback == "auto" else _checked(feedback, _SWITCH, "auto, true or false")
+
+    @field_validator("threshold_bytes", mode="before")
+    @classmethod
+    def _threshold_is_a_size(cls, threshold: object) -> object:
+        return threshold if threshold == "auto" else _checked(threshold, _SIZE, "auto or a size such as 512KiB")
 
     @model_validator(mode="after")
     def _codec_can_work(self) -> Self:
@@ -170,6 +192,13 @@ class RingConfig(BaseModel):
                 f"doubling_bytes only matters with algorithm 'auto', not {self.algorithm!r}; remove one of the two"
             )
         return self
+
+
+def _checked(value: object, kind: TypeAdapter[Any], right: str) -> object:
+    try:
+        return kind.validate_python(value)
+    except ValidationError:
+        raise ValueError(f"should be {right}") from None
 
 
 def settings_table() -> str:

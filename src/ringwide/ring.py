@@ -202,6 +202,8 @@ class Ring:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the errors of `state_dict`. Those of buckets that now have other shapes will be dropped."""
+        if not isinstance(state, Mapping):
+            raise TypeError(f"expected what Ring.state_dict() returned, a mapping; got {type(state).__name__}")
         loaded = {}
         for name, kept in state.items():
             if not isinstance(kept, Mapping) or set(kept) != {"what", "error"}:
@@ -309,7 +311,7 @@ def _coder(rank: int, config: RingConfig) -> Coder | None:
         auto=config.codec == "auto",
         allow_lossy=config.allow_lossy,
         threshold_bytes=None if config.threshold_bytes == "auto" else config.threshold_bytes,
-        error_feedback=config.error_feedback,
+        error_feedback=None if config.error_feedback == "auto" else config.error_feedback,
         time=time.thread_time,  # what a thread really spends, not what it waits for the interpreter
     )
 

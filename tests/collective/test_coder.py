@@ -28,7 +28,7 @@ CALLS_PER_TRIAL = SETTLING_CALLS + MEASURED_CALLS
 
 def coder_of(*codecs: str, rank: int = 0, **settings: Any) -> Coder:
     chosen = AUTO if settings.get("auto") else [make(name) for name in codecs]
-    settings = {"allow_lossy": True, "threshold_bytes": 0, **settings}
+    settings = {"allow_lossy": True, "threshold_bytes": 0, "error_feedback": True, **settings}
     return Coder(rank=rank, codecs=chosen, time=lambda: 0.0, **settings)
 
 
@@ -144,6 +144,12 @@ def test_what_is_owed_to_a_sum_is_not_paid_to_anything_else(op: str) -> None:
     owe(coder, Label("b", "what"))
     assert coding_for(coder, numbers_of(op=op, name="b")).feedback is None
     assert Label("b", "what") in coder.feedback
+
+
+def test_by_default_only_topk_has_error_feedback() -> None:
+    for name in LOSSY:
+        feedback = coding_for(coder_of(name, error_feedback=None), numbers_of(name="b")).feedback
+        assert (feedback is not None) == (name == "topk")
 
 
 def test_error_feedback_can_be_switched_off() -> None:

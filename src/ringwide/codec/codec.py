@@ -40,6 +40,11 @@ class Codec(Protocol):
         """May decoded numbers differ from those encoded?"""
         ...
 
+    @property
+    def needs_feedback(self) -> bool:
+        """Does it lose so much in one call that this must be made up for in the next?"""
+        ...
+
     def carries(self, dtype: np.dtype[Any]) -> bool:
         """Can it encode numbers of this dtype?"""
         ...

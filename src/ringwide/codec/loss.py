@@ -13,6 +13,7 @@ class Lossy:
     """The half of a codec that follows from losing something."""
 
     lossy = True
+    needs_feedback = False  # what is lost in a call is bounded, and small
 
     def carries(self, dtype: np.dtype[Any]) -> bool:
         return dtype in FLOATS

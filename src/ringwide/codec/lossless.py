@@ -10,7 +10,7 @@ from ringwide.codec.codec import Array, BadPayload
 class Lossless:
     """The half of a codec that follows from losing nothing."""
 
-    lossy = False
+    lossy = needs_feedback = False
 
     def carries(self, dtype: np.dtype[Any]) -> bool:
         return not dtype.hasobject and dtype.itemsize > 0

@@ -25,6 +25,7 @@ class TopK(Lossy):
 
     name = "topk"
     number = 7
+    needs_feedback = True
 
     def __init__(self, fraction: float = 0.01) -> None:
         self.fraction = fraction

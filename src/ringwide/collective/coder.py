@@ -55,7 +55,7 @@ class Coder:
         auto: bool = False,
         allow_lossy: bool = False,
         threshold_bytes: int | None = DEFAULT_BYTES,
-        error_feedback: bool = True,
+        error_feedback: bool | None = None,
         time: Callable[[], float],
     ) -> None:
         self._decides = auto and rank == DECIDES
@@ -106,11 +106,14 @@ class Coder:
     def _borrow_feedback(self, encoder: Codec | None, numbers: Numbers) -> Feedback | None:
         """Also without a lossy codec, if one was used before: what it dropped is then paid back at once."""
         label = numbers.label
-        if label is None or not self._error_feedback or not numbers.weight:
+        if label is None or self._error_feedback is False or not numbers.weight:
             return None
-        if label in self.feedback or (encoder is not None and encoder.lossy):
+        if label in self.feedback or (encoder is not None and self._wants_feedback(encoder)):
             return self.feedback.borrow(label, numbers.ours.size, numbers.ours.dtype)
         return None
+
+    def _wants_feedback(self, encoder: Codec) -> bool:
+        return encoder.needs_feedback if self._error_feedback is None else encoder.lossy
 
     # -- after a collective
 
