@@ -701,7 +701,7 @@ async def test_auto_follows_the_network_and_says_why(
     assert fast_reason.endswith("calls took 0.02 s instead of 0.3 s)")
     assert all(chosen == by_rank[0] for chosen in by_rank)
     lines = [line for line in caplog.messages if "instead of" in line]
-    assert len(lines) == 2 * 3  # each rank, each time
+    assert len(lines) == 2  # one of rank 0, each time
     assert {line.split(": ")[1] for line in lines} == {"codec int8 instead of none", "codec none instead of int8"}
 
 

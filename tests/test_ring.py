@@ -18,6 +18,7 @@ import ringwide
 from local_ring import error_of, free_peers, on_every_rank
 from ringwide import Ring
 from ringwide.buckets import DTYPES, FLOATS, INTEGERS, OPERATIONS
+from ringwide.collective.coder import Coder
 
 SIZES = [1, 2, 3, 4, 5]
 ALGORITHMS = ["ring", "doubling"]  # auto is one of the two for each bucket
@@ -457,6 +458,53 @@ async def test_a_call_cancelled_in_the_middle_of_its_bytes_harms_nothing(algorit
         await ring_still_works(ring)
 
     await on_every_rank(3, act, algorithm=algorithm, segment_bytes="64KiB", buffer_bytes="64KiB")
+
+
+@pytest.mark.parametrize("codec", [{}, {"codec": "int8", "allow_lossy": True, "error_feedback": True}])
+@pytest.mark.parametrize("count", [100, 1_000_000])
+async def test_a_call_cancelled_when_it_was_done_but_not_heard_of_harms_nothing(
+    codec: dict[str, Any], count: int
+) -> None:
+    async def act(ring: Ring) -> tuple[list[float], object]:
+        tensor = np.full(count, ring.rank + 1.0, np.float32)
+        await ring.allreduce(np.ones(count, np.float32))
+        before = ring.state_dict()
+        task = asyncio.ensure_future(ring.allreduce(tensor))
+        if ring.rank:
+            await task
+            return sorted(set(tensor.tolist())), None
+        conclude = ring._dispatcher._conclude
+
+        def conclude_and_cancel(collective: Any) -> None:
+            conclude(collective)
+            task.cancel()
+
+        ring._dispatcher._conclude = conclude_and_cancel  # type: ignore[method-assign]
+        assert isinstance(await error_of(task), asyncio.CancelledError)
+        ring._dispatcher._conclude = conclude  # type: ignore[method-assign]
+        after = ring.state_dict()
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[name]["error"], after[name]["error"]) for name in before)
+        return sorted(set(tensor.tolist())), None
+
+    (held, _), (mean, _) = await on_every_rank(2, act, **codec)
+    assert held == [1.0]
+    assert mean == pytest.approx([1.5], rel=0.01)
+
+
+async def test_a_choice_that_fails_does_not_fail_the_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(*arguments: Any) -> Any:
+        raise MemoryError("no room to choose")
+
+    monkeypatch.setattr(Coder, "finished", failing)
+
+    async def act(ring: Ring) -> float:
+        return float((await ring.allreduce(np.ones(1_000_000, np.float32)))[0])
+
+    assert await on_every_rank(2, act, codec="auto") == [1.0, 1.0]
+    assert "could not choose a codec" in caplog.text
 
 
 async def test_a_call_cancelled_while_it_waits_for_the_window_is_still_one_of_the_calls() -> None:

@@ -18,11 +18,12 @@ _CANCELLED = "its task was cancelled"
 class _Call:
     """One call of a user, from the moment it is made."""
 
-    __slots__ = ("collective", "numbers", "outcome", "plan")
+    __slots__ = ("collective", "numbers", "outcome", "plan", "succeeded")
 
     def __init__(self, plan: Plan, numbers: Sequence[Numbers], outcome: asyncio.Future[None]) -> None:
         self.plan, self.numbers, self.outcome = plan, numbers, outcome
         self.collective: Collective | None = None  # while it is open
+        self.succeeded: Collective | None = None
 
 
 class Calls:
@@ -48,6 +49,8 @@ class Calls:
             if call.collective is not None:
                 self._dispatcher.abort(call.collective, _CANCELLED)
                 self._end(call)
+            elif call.succeeded is not None:
+                call.succeeded.undo()
             raise
 
     def _linger(self, call: _Call) -> None:
@@ -69,6 +72,7 @@ class Calls:
 
     def _start(self, call: _Call) -> None:
         def on_done(error: Exception | None) -> None:
+            call.succeeded = call.collective if error is None else None
             self._end(call)
             if call.outcome.done():
                 return
@@ -84,7 +88,10 @@ class Calls:
         except Exception as error:  # this call's, though another one's end may have started it
             on_done(error)
         else:
-            call.collective = None if call.outcome.done() else collective
+            if not call.outcome.done():
+                call.collective = collective
+            elif not call.outcome.cancelled() and call.outcome.exception() is None:
+                call.succeeded = collective
 
     def _end(self, call: _Call) -> None:
         call.collective = None

@@ -67,6 +67,7 @@ def warnings_shown() -> Iterator[None]:
     handler = logging.StreamHandler()
     handler.setFormatter(_PlainLine())
     logger.addHandler(handler)
+    logging.getLogger("ringwide.collective").setLevel(logging.INFO)  # what `codec: auto` chooses, and why
     try:
         yield
     finally:

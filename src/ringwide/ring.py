@@ -1,6 +1,7 @@
 """The ring as its users see it: `join` it, await its collectives, leave it."""
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from ringwide.membership.peers import Address, check_rank, load_peers, parse_add
 from ringwide.observe import statistics
 from ringwide.transport.sockets import SocketSettings
 
+logger = logging.getLogger("ringwide.ring")
 Tensors = TypeVar("Tensors")
 _MUST_BE_EQUAL = (
     *("segment_bytes", "lanes", "algorithm", "doubling_bytes", "half_precision"),
@@ -189,7 +191,7 @@ class Ring:
             network_seconds=self._network_seconds + running,
             buffer_bytes_asked=self.config.buffer_bytes,
             links=statistics.of_links(self._links.values(), self._dispatcher.ledgers),
-            threshold_bytes=None if self._coder is None else self._coder.threshold.nbytes,
+            threshold_bytes=None if self._coder is None else self._coder.threshold.reported,
             choices=() if self._coder is None else self._coder.choices(),
         )
 
@@ -209,7 +211,9 @@ class Ring:
             if not isinstance(kept, Mapping) or set(kept) != {"what", "error"}:
                 raise ValueError(f"this is not from Ring.state_dict(): {name!r} has {kept!r}, not a what and an error")
             loaded[Label(name, str(kept["what"]))] = array_of(kept["error"], name)
-        if self._coder is not None:
+        if self._coder is None and loaded:
+            logger.warning("codec none has no use for what another codec still owed to %d buckets", len(loaded))
+        elif self._coder is not None:
             self._coder.feedback.replace(loaded)
 
     def _recipe(self, kind: Kind, signature: Signature, *, op: str = "", root: int = 0, bucket: str = "") -> "_Recipe":
@@ -277,7 +281,8 @@ class Ring:
         if ranks > cores:
             self._calls.linger_seconds = 0.0  # those with the answer need the cores
         if self._coder is not None:
-            self._workshop.staff(_threads(config, cores // ranks - 1))
+            self._coder.threads = _threads(config, cores // ranks - 1)
+            self._workshop.staff(self._coder.threads)
         await self._wait_for_all(config.start_timeout_seconds - (time.perf_counter() - started))
 
     async def _wait_for_all(self, seconds: float) -> None:

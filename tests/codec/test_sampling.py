@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringwide.codec.registry import make
-from ringwide.codec.sampling import shrinks, spread
+from ringwide.codec.sampling import Look, shrinks, spread
 
 RANDOM = np.random.default_rng(3)
 NOISE = RANDOM.standard_normal(1 << 18).astype(np.float32)
@@ -25,8 +25,14 @@ def test_numbers_are_not_only_looked_at_where_they_begin() -> None:
     half_empty = NOISE.copy()
     half_empty[: NOISE.size // 2] = 0
     assert shrinks(make("lz4"), half_empty)
-    assert not shrinks(make("lz4"), half_empty, at_most=0.3)
-    assert shrinks(make("lz4"), half_empty, at_most=0.3, spots=1)
+    assert not shrinks(make("lz4"), half_empty, Look(8, 4096, 0.3))
+    assert shrinks(make("lz4"), half_empty, Look(1, 4096, 0.3))
+
+
+@pytest.mark.parametrize("name", ["lz4", "zlib"])
+def test_who_asks_for_a_shuffle_gets_it_for_dense_floats(name: str) -> None:
+    assert shrinks(make(name, shuffle=True), NOISE)
+    assert not shrinks(make(name), NOISE)
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])

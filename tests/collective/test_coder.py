@@ -228,22 +228,21 @@ def test_each_bucket_has_a_choice_of_its_own() -> None:
     assert {choice.what: choice.codec for choice in ring.first.choices()} == {"allreduce(x)": "int8"}
 
 
-def test_a_change_of_mind_is_one_line_in_the_log_of_each_rank_and_in_the_statistics(
+def test_a_change_of_mind_is_one_line_in_the_log_and_in_the_statistics_of_each_rank(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ring = Ring(SECONDS | {"int8": 0.6})
     with caplog.at_level(logging.INFO, "ringwide.collective"):
         assert ring.settle(numbers_of()) == "bf16"
         lines = list(caplog.messages)
-        assert len(lines) == 2
-        assert len(set(lines)) == 1
+        assert len(lines) == 1  # of the rank that decides
         assert lines[0].startswith("bucket 0 of allreduce(x): codec bf16 instead of none: 0.5 s a call (none 1 s, ")
         caplog.clear()
         ring.seconds = dict.fromkeys(SECONDS, 10.0) | {"int8": 5.0}
         while ring.call(numbers_of()) != "none":
             pass
         assert ring.settle(numbers_of()) == "int8"
-        assert len(caplog.messages) == 2
+        assert len(caplog.messages) == 1
         assert "codec int8 instead of bf16: 5 s a call (" in caplog.messages[0]
         assert "calls took 10 s instead of 0.5 s" in caplog.messages[0]
     for coder in (ring.first, ring.second):

@@ -8,7 +8,7 @@ import pytest
 
 from ringwide.codec.codec import Array, BadPayload
 from ringwide.codec.registry import decoder, make
-from ringwide.collective.coding import Carried, Coding
+from ringwide.collective.coding import Carried, Coding, End
 from ringwide.collective.feedback import Feedback, FeedbackStore, Label
 from ringwide.collective.ledger import RAW
 from ringwide.collective.numbers import Numbers, bytes_of
@@ -58,7 +58,8 @@ def coding_of(
         threshold_bytes=threshold,
         may_lose=may_lose,
         feedback=feedback,
-        on_end=lambda coding, succeeded: None,
+        keeps_errors=True,
+        on_end=lambda coding, end: None,
         time=lambda: 0.0,
     )
 
@@ -456,12 +457,14 @@ def test_an_end_is_told_with_its_outcome() -> None:
         threshold_bytes=0,
         may_lose=False,
         feedback=None,
-        on_end=lambda coding, succeeded: told.append((coding, succeeded)),
+        keeps_errors=False,
+        on_end=lambda coding, end: told.append((coding, end)),
         time=lambda: 0.0,
     )
     coding.succeed()
+    coding.undo()
     coding.abandon()
-    assert told == [(coding, True), (coding, False)]
+    assert told == [(coding, End.SUCCEEDED), (coding, End.UNDONE), (coding, End.FAILED)]
 
 
 def test_seconds_are_those_of_decoding_and_of_encoding() -> None:

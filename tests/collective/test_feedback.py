@@ -135,6 +135,7 @@ def test_after_any_end_the_bucket_can_be_borrowed_again(end: str) -> None:
 
 def test_what_is_not_used_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feedback, "FORGOTTEN_AFTER", 10)
+    monkeypatch.setattr(feedback, "ONCE_FORGOTTEN_AFTER", 10)
     store, rare, gone = FeedbackStore(), Label("rare", "float32[4]"), Label("gone", "float32[4]")
     one_call(store, 1.0, gone)
     one_call(store, 2.0, rare)
@@ -144,6 +145,34 @@ def test_what_is_not_used_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch)
     for _ in range(9):
         one_call(store, 3.0)
     assert (gone in store, rare in store, GRADIENTS in store) == (False, True, True)
+
+
+def test_shapes_that_never_come_back_do_not_pile_up() -> None:
+    store = FeedbackStore()
+    for number in range(500):
+        one_call(store, 1.0, Label(f"shape {number}", "float32[4]"))
+        one_call(store, 2.0)
+    assert len(list(store.items())) <= feedback.ONCE_FORGOTTEN_AFTER
+    assert GRADIENTS in store
+
+
+def test_a_call_that_was_undone_leaves_the_error_as_it_was() -> None:
+    store = FeedbackStore()
+    one_call(store, 1.0)
+    found = borrowed(store)
+    found.next[:] = 7.0
+    store.commit(found)
+    store.undo(found)
+    assert dict(store.items())[GRADIENTS].tolist() == [1.0] * 4
+
+
+def test_an_undo_after_another_call_has_succeeded_changes_nothing() -> None:
+    store = FeedbackStore()
+    found = borrowed(store)
+    store.commit(found)
+    one_call(store, 3.0)
+    store.undo(found)
+    assert dict(store.items())[GRADIENTS].tolist() == [3.0] * 4
 
 
 def test_what_is_in_use_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,3 +120,19 @@ def test_calls_without_a_codec_or_without_time_teach_nothing() -> None:
     calls.make(raw=0, encoded=0, seconds=1.0, codec_seconds=0.0)
     calls.make(seconds=0.0, codec_seconds=0.0)
     assert calls.threshold.nbytes == limit
+
+
+def test_where_somebody_else_sees_to_it_that_a_codec_pays_it_is_never_ruled_out() -> None:
+    """`codec: auto` could not try another codec while the last one's slowness still forbade to encode anything."""
+    calls = Calls()
+    calls.threshold = Threshold(None, always_pays=True)
+    calls.make(codec_seconds=100.0, seconds=1.0)
+    assert calls.threshold.nbytes == DEFAULT_BYTES
+
+
+def test_what_people_see_is_a_size_or_nothing() -> None:
+    calls = Calls()
+    assert calls.threshold.reported == DEFAULT_BYTES
+    calls.make(codec_seconds=100.0, seconds=1.0)
+    assert calls.threshold.reported is None
+    assert Threshold(4096).reported == 4096

@@ -13,7 +13,7 @@ from ringwide.codec.codec import BadPayload
 from ringwide.collective.coding import Carried, Coding
 from ringwide.collective.ledger import RAW
 from ringwide.collective.operation import NOTHING, RELAYED_LIMIT_BYTES, LaneLike, Operation, Owner
-from ringwide.collective.workshop import Settle, WorkshopLike, do_now
+from ringwide.collective.workshop import Job, Settle, Then, WorkshopLike, do_now
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header
 from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send
@@ -35,7 +35,8 @@ class CodedOperation(Operation):
         self.coding, self._workshop, self._on_failed = coding, workshop, on_failed
         self._departures: deque[tuple[Script, int]] = deque()  # what starts here and has not been handed in
         self._departing = self._arrivals = 0  # how many of each are in the workshop
-        self._jobs: dict[int, Settle] = {}  # of each segment, how to make sure that its job is not running
+        self._handed_in = 0
+        self._jobs: dict[int, Settle] = {}  # by number, how to make sure that it is not running
         self._over = False
 
     def begin(self) -> None:
@@ -77,7 +78,16 @@ class CodedOperation(Operation):
         if self._arrivals * self._raw_bytes(segment) > RELAYED_LIMIT_BYTES:
             do_now(job, then)  # enough has been borrowed
         else:
-            self._jobs[segment] = self._workshop.run(job, then)
+            self._run(job, then)
+
+    def _run(self, job: Job, then: Then) -> None:
+        self._handed_in += 1
+        number = self._handed_in
+        self._jobs[number] = self._workshop.run(job, partial(self._report, number, then))
+
+    def _report(self, number: int, then: Then, carried: Carried | None, error: Exception | None) -> None:
+        self._jobs.pop(number, None)
+        then(carried, error)
 
     def _depart(self) -> None:
         """Hand in what starts here, a few at a time: what arrives must not wait behind all of it."""
@@ -85,7 +95,7 @@ class CodedOperation(Operation):
             script, segment = self._departures.popleft()
             self._departing += 1
             job = partial(self._job, script, segment, NOTHING, RAW)
-            self._jobs[segment] = self._workshop.run(job, partial(self._job_done, script, segment, None))
+            self._run(job, partial(self._job_done, script, segment, None))
 
     def _job(self, script: Script, segment: int, payload: memoryview, codec: int) -> Carried | None:
         if self._over:
@@ -97,7 +107,6 @@ class CodedOperation(Operation):
     def _job_done(
         self, script: Script, segment: int, loan: "Loan | None", carried: Carried | None, error: Exception | None
     ) -> None:
-        self._jobs.pop(segment, None)
         if loan is None:
             self._departing -= 1
         else:
@@ -155,7 +164,12 @@ class CodedOperation(Operation):
         self._on_failed(peer, error)
 
     def succeed(self) -> None:
+        super().succeed()
         self.coding.succeed()
+
+    def undo(self) -> None:
+        super().undo()
+        self.coding.undo()
 
     def abandon(self) -> None:
         self._over = True

@@ -15,7 +15,7 @@ from typing import TypeVar
 from ringwide.codec.codec import Codec
 from ringwide.codec.registry import decoder
 from ringwide.collective.choice import Candidate, Decision, Explorer, candidate
-from ringwide.collective.coding import Coding
+from ringwide.collective.coding import Coding, End
 from ringwide.collective.feedback import Feedback, FeedbackStore
 from ringwide.collective.ledger import RAW, Ledger
 from ringwide.collective.numbers import Numbers
@@ -61,8 +61,9 @@ class Coder:
         self._decides = auto and rank == DECIDES
         self._codecs = {codec.name: codec for codec in codecs if allow_lossy or not codec.lossy}
         self._auto, self._allow_lossy, self._error_feedback = auto, allow_lossy, error_feedback
-        self.threshold = Threshold(threshold_bytes)
+        self.threshold = Threshold(threshold_bytes, always_pays=auto)
         self._time = time
+        self.threads = 1  # that encode and decode
         self.feedback = FeedbackStore()
         self._explorers: dict[_Bucket, Explorer] = {}
         self._choices: dict[_Bucket, Decision] = {}
@@ -87,6 +88,7 @@ class Coder:
             threshold_bytes=threshold,
             may_lose=may_lose,
             feedback=self._borrow_feedback(encoder, numbers),
+            keeps_errors=encoder is not None and self._wants_feedback(encoder),
             on_end=self._end_feedback,
             time=self._time,
         )
@@ -117,12 +119,14 @@ class Coder:
 
     # -- after a collective
 
-    def _end_feedback(self, coding: Coding, succeeded: bool) -> None:
+    def _end_feedback(self, coding: Coding, end: End) -> None:
         if coding.feedback is None:
             return
-        if not succeeded:
+        if end is End.FAILED:
             self.feedback.give_back(coding.feedback)
-        elif coding.loses:
+        elif end is End.UNDONE:
+            self.feedback.undo(coding.feedback)
+        elif coding.keeps_errors:
             self.feedback.commit(coding.feedback)
         else:
             self.feedback.drop(coding.feedback)
@@ -149,7 +153,7 @@ class Coder:
         usable = (
             codec for codec in self._codecs.values() if codec.carries(numbers.dtype) and (may_lose or not codec.lossy)
         )
-        return [candidate(codec, numbers, self._time) for codec in usable]
+        return [candidate(codec, numbers, self._time, threads=self.threads) for codec in usable]
 
     # -- choices
 
@@ -166,7 +170,8 @@ class Coder:
         _remember(self._choices, key, decision)
         if decision.settled and decision.codec != before:
             _remember(self._settled, key, decision.codec)
-            logger.info(
+            logger.log(
+                logging.INFO if self._decides else logging.DEBUG,  # one line is enough for all ranks
                 "bucket %d of %s: codec %s instead of %s: %s",
                 key[1],
                 self._names.get(key[0], "a call to come"),

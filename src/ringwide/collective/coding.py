@@ -9,6 +9,7 @@ Rules:
 
 import threading
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,14 @@ class Carried(NamedTuple):
     encode_seconds: float
 
 
+class End(Enum):
+    """How a collective has ended."""
+
+    SUCCEEDED = auto()
+    FAILED = auto()
+    UNDONE = auto()  # after it had succeeded
+
+
 class Coding:
     """How the segments of one bucket are encoded and decoded during one collective."""
 
@@ -48,12 +57,13 @@ class Coding:
         threshold_bytes: int,
         may_lose: bool,
         feedback: Feedback | None,
-        on_end: Callable[["Coding", bool], None],
+        keeps_errors: bool,
+        on_end: Callable[["Coding", End], None],
         time: Callable[[], float],
     ) -> None:
         self.numbers, self.may_lose, self.feedback = numbers, may_lose, feedback
         self.codec_name = "none" if encoder is None else encoder.name
-        self.loses = encoder is not None and encoder.lossy
+        self.keeps_errors = keeps_errors  # else what is still owed is paid back now, and nothing is kept
         self._encoder, self._decoder, self._threshold = encoder, decoder, max(1, threshold_bytes)
         self._on_end, self._time = on_end, time
 
@@ -188,10 +198,13 @@ class Coding:
     # -- the end
 
     def succeed(self) -> None:
-        self._on_end(self, True)
+        self._on_end(self, End.SUCCEEDED)
 
     def abandon(self) -> None:
-        self._on_end(self, False)
+        self._on_end(self, End.FAILED)
+
+    def undo(self) -> None:
+        self._on_end(self, End.UNDONE)
 
 
 def _temporary(use: str, like: Array) -> Array:

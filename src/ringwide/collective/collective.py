@@ -21,6 +21,7 @@ class Collective:
         "plan",
         "progress_at",
         "progress_seen",
+        "succeeded",
         "told",
         "unfinished",
     )
@@ -28,6 +29,7 @@ class Collective:
     def __init__(self, number: int, plan: Plan, on_done: Done) -> None:
         self.number, self.plan, self.on_done = number, plan, on_done
         self.operations: list[Operation] = []
+        self.succeeded: list[Operation] = []  # the same, when it is over: for an undo
         self.unfinished = len(plan.parts)
         self.begun, self.begun_at = False, 0.0
         self.told = False  # the other ranks know what we were called with
@@ -36,6 +38,11 @@ class Collective:
 
     def __repr__(self) -> str:
         return f"<Collective {self.number} {self.plan.what}>"
+
+    def undo(self) -> None:
+        """Its caller was cancelled before it heard of the success, and must find its tensors as they were."""
+        for operation in self.succeeded:
+            operation.undo()
 
     def waiting_for(self) -> list[int]:
         if len(self.operations) == 1:

@@ -207,13 +207,20 @@ class Dispatcher:
 
     def _conclude(self, collective: Collective) -> None:
         """All went well: errors of codecs are settled, and perhaps the next call has a better codec."""
+        collective.succeeded = collective.operations
         for operation in collective.operations:
             operation.succeed()
         if self._coder is None or collective.plan.express:
             return
+        try:
+            self._choose(self._coder, collective)
+        except Exception:  # what becomes of later calls is no reason to fail this one
+            logger.exception("rank %d could not choose a codec", self._rank)
+
+    def _choose(self, coder: Coder, collective: Collective) -> None:
         plan, seconds = collective.plan, self._clock.time() - collective.begun_at
         codings = [operation.coding for operation in collective.operations]
-        for index, decision in self._coder.finished(plan, codings, seconds, self.ledgers):
+        for index, decision in coder.finished(plan, codings, seconds, self.ledgers):
             text = f"{index} {decision.codec} {'settled' if decision.settled else 'trial'} {decision.reason}"
             self._tell_all(news(Kind.CHOICE, text, fingerprint=plan.fingerprint, epoch=self._epoch))
 

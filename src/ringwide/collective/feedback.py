@@ -8,7 +8,8 @@ Rules:
 - An error belongs to a bucket: to the name that the caller gave it, or else to the tensors' names, dtypes and shapes.
 - A failed collective leaves the errors as they were. That is why there are two arrays, the last one and the next.
 - When a named bucket comes back with other shapes, its error is dropped, and a line in the log says so.
-- An error that has not been used for `FORGOTTEN_AFTER` calls is dropped: its bucket will not come back.
+- An error that has not been used for `FORGOTTEN_AFTER` calls is dropped: its bucket will not come back. One that was
+  used only once is dropped sooner: its shapes are perhaps never the same.
 """
 
 import logging
@@ -22,7 +23,7 @@ from ringwide.codec.codec import Array
 
 logger = logging.getLogger("ringwide.collective")
 
-FORGOTTEN_AFTER = 10_000
+FORGOTTEN_AFTER, ONCE_FORGOTTEN_AFTER = 1000, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class _Kept:
     what: str
     error: Array
     used: int = 0
+    times: int = 0
     spare: Array | None = None  # memory for the next error
 
 
@@ -79,6 +81,12 @@ class FeedbackStore:
         if kept := self._still_kept(feedback):
             kept.error, kept.spare = feedback.next, feedback.last
 
+    def undo(self, feedback: Feedback) -> None:
+        """The collective has succeeded, but for nobody: its last error counts."""
+        kept = self._kept.get(feedback.label.name)
+        if kept is not None and kept.error is feedback.next:
+            kept.error, kept.spare = feedback.last, feedback.next
+
     def give_back(self, feedback: Feedback) -> None:
         """The collective has failed. A thread may still be writing to the next error, so that memory is let go."""
         self._lent.discard(feedback.label.name)
@@ -95,7 +103,7 @@ class FeedbackStore:
 
     def replace(self, errors: Mapping[Label, Array]) -> None:
         """Go on with these errors instead."""
-        self._kept = {label.name: _Kept(label.what, error, self._calls) for label, error in errors.items()}
+        self._kept = {label.name: _Kept(label.what, error, self._calls, times=2) for label, error in errors.items()}
 
     def _still_kept(self, feedback: Feedback) -> _Kept | None:
         """None: it was replaced while it was lent, and what replaced it stays."""
@@ -115,14 +123,17 @@ class FeedbackStore:
         if kept is None:
             kept = _Kept(label.what, np.zeros(count, dtype))
         kept.used = self._calls
+        kept.times += 1
         self._kept[label.name] = kept
         return kept
 
     def _forget_old(self) -> None:
         self._calls += 1
-        name = next(iter(self._kept), None)
-        if name is not None and self._kept[name].used < self._calls - FORGOTTEN_AFTER and name not in self._lent:
+        for name in [name for name, kept in self._kept.items() if self._is_forgotten(kept) and name not in self._lent]:
             del self._kept[name]
+
+    def _is_forgotten(self, kept: _Kept) -> bool:
+        return self._calls - kept.used > (FORGOTTEN_AFTER if kept.times > 1 else ONCE_FORGOTTEN_AFTER)
 
     def _warn_once(self, label: Label) -> None:
         if label.name not in self._warned:

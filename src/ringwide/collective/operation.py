@@ -244,10 +244,18 @@ class Operation:
 
     def succeed(self) -> None:
         """The whole collective has succeeded."""
+        self._on_done = _nothing  # it refers to the collective, and that may keep us for an undo
+
+    def undo(self) -> None:
+        """It has succeeded, but its caller was gone by then: the bucket holds what it held before."""
+        self._originals.put_back()
 
     def abandon(self) -> None:
         """The collective has failed: the bucket holds what it held before."""
         self._originals.put_back()
+
+
+def _nothing() -> None: ...
 
 
 class Borrower:

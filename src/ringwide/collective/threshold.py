@@ -29,8 +29,9 @@ class Totals:
 class Threshold:
     """A limit in bytes: the one that was set, or the one that pays."""
 
-    def __init__(self, fixed_bytes: int | None) -> None:
+    def __init__(self, fixed_bytes: int | None, *, always_pays: bool = False) -> None:
         self._fixed = fixed_bytes
+        self._worst = DEFAULT_BYTES if always_pays else NEVER  # `always_pays`: somebody else sees to that
         self._measured = DEFAULT_BYTES
         self._before = Totals()
         self._rates: deque[float] = deque(maxlen=PROBE_CALLS)
@@ -41,6 +42,12 @@ class Threshold:
         if self._fixed is not None:
             return self._fixed
         return self._measured if self._calls % PROBE_CALLS else SMALLEST_BYTES
+
+    @property
+    def reported(self) -> int | None:
+        """For people: none, if nothing is encoded."""
+        nbytes = self._measured if self._fixed is None else self._fixed
+        return nbytes if nbytes < NEVER else None
 
     def observe(self, now: Totals, seconds: float) -> None:
         """A call with bulk took so long, and this is what has been done in all."""
@@ -53,4 +60,4 @@ class Threshold:
         if raw and (rate := max(self._rates)):
             saved_a_byte = (1 - encoded / raw) / rate
             gained_a_byte = saved_a_byte - (now.codec_seconds - before.codec_seconds) / raw
-            self._measured = max(SMALLEST_BYTES, int(JOB_SECONDS / gained_a_byte)) if gained_a_byte > 0 else NEVER
+            self._measured = max(SMALLEST_BYTES, int(JOB_SECONDS / gained_a_byte)) if gained_a_byte > 0 else self._worst

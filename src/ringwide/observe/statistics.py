@@ -65,7 +65,7 @@ class Statistics:
     network_seconds: float
     buffer_bytes_asked: int
     links: tuple[LinkStatistics, ...]
-    threshold_bytes: int | None = None  # below which segments travel raw; none without a codec
+    threshold_bytes: int | None = None  # below which segments travel raw; none: they all do
     choices: tuple[Choice, ...] = ()  # what `codec: auto` uses for each bucket, and why
 
     @property

@@ -22,7 +22,7 @@ from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, Header
 from ringwide.protocol.stream import FrameReader
 from ringwide.transport.scratch import Scratch
-from ringwide.transport.sockets import acknowledge_quickly, wake_at
+from ringwide.transport.sockets import acknowledge_quickly, granted_bytes, wake_at
 
 logger = logging.getLogger("ringwide.transport")
 
@@ -85,6 +85,8 @@ class Lane:
         self._loop.add_reader(sock, self._readable)
         self._reading = True
         self._wakes_at = 1  # bytes
+        self._wake_bytes = min(WAKE_BYTES, granted_bytes(sock)[1] // 4)
+        self._error: OSError | None = None  # it has failed, and what came before is still to be read
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self._queue)} queued"
@@ -199,15 +201,17 @@ class Lane:
             logger.error("lane=%d peer=%d: a frame could not be handled", self.index, self.peer, exc_info=error)
         self._lose(error)
 
-    def _look_for_an_error(self) -> None:
-        """uvloop wakes us only once for a reset, also when it comes together with data."""
-        if code := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._lose(OSError(code, os.strerror(code)))
+    def _has_failed(self) -> bool:
+        """uvloop wakes us only once for a reset, also when it comes together with data: read on, to the end."""
+        if self._error is None and not self.closed:
+            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            self._error = OSError(code, os.strerror(code)) if code else None
+        return self._error is not None
 
     def _choose_when_to_wake(self) -> None:
         """Never for more than is certain to come, or it would never come."""
         missing = self._reader.missing
-        nbytes = min(missing, WAKE_BYTES) if missing >= LEAST_WAKE_BYTES else 1
+        nbytes = min(missing, self._wake_bytes) if missing >= LEAST_WAKE_BYTES else 1
         if nbytes != self._wakes_at and not self.closed:
             wake_at(self.socket, nbytes)
             self._wakes_at = nbytes
@@ -228,13 +232,14 @@ class Lane:
                 self._lose(error)
                 return
             if count == 0:
-                self._lose(EOFError("it closed the connection"))
+                self._lose(self._error or EOFError("it closed the connection"))
                 return
             self.bytes_received += count
             self._reader.received(count)
-            if count < sum(map(len, room)):
-                self._look_for_an_error()
+            if count < sum(map(len, room)) and not self._has_failed():
                 return  # the kernel has no more
+        if self._error is not None:
+            self._loop.call_soon(self._readable)  # there is more, and nobody will tell us again
 
     def resume(self) -> None:
         """A payload had no place to land; perhaps it has one now."""
