@@ -4,10 +4,12 @@ import asyncio
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from bench.allreduce import markdown
+from bench import accuracy, allreduce, codecs_report
 
 from ringwide.config import settings_table
 
@@ -18,9 +20,19 @@ def test_every_setting_is_in_the_documents() -> None:
     assert settings_table() in (ROOT / "docs" / "settings.md").read_text()
 
 
-def test_the_figures_are_those_of_the_last_saved_benchmark() -> None:
-    report = json.loads((ROOT / "bench" / "results" / "allreduce.json").read_text())
-    assert markdown(report) in (ROOT / "README.md").read_text()
+@pytest.mark.parametrize(
+    ("result", "markdown", "document"),
+    [
+        ("allreduce", allreduce.markdown, "README.md"),
+        ("codecs", codecs_report.markdown, "docs/codecs.md"),
+        ("accuracy", accuracy.markdown, "docs/codecs.md"),
+    ],
+)
+def test_the_figures_are_those_of_the_last_saved_benchmark(
+    result: str, markdown: Callable[[Any], str], document: str
+) -> None:
+    report = json.loads((ROOT / "bench" / "results" / f"{result}.json").read_text())
+    assert markdown(report) in (ROOT / document).read_text()
 
 
 @pytest.mark.parametrize("document", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
