@@ -67,11 +67,13 @@ def warnings_shown() -> Iterator[None]:
     handler = logging.StreamHandler()
     handler.setFormatter(_PlainLine())
     logger.addHandler(handler)
-    logging.getLogger("ringwide.collective").setLevel(logging.INFO)  # what `codec: auto` chooses, and why
+    choices = logging.getLogger("ringwide.collective")  # which tells what `codec: auto` chooses, and why
+    level, _ = choices.level, choices.setLevel(logging.INFO)
     try:
         yield
     finally:
         logger.removeHandler(handler)
+        choices.setLevel(level)
 
 
 class _PlainLine(logging.Formatter):

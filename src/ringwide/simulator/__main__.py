@@ -13,7 +13,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many (default: 1000)")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first one (default: 0)")
     options = parser.parse_args(arguments)
-    logging.getLogger("ringwide").addHandler(logging.NullHandler())  # many a life gives reason for a warning
     started, failing, events = time.perf_counter(), 0, 0
     for seed in range(options.first, options.first + options.seeds):
         outcome = simulate(seed)
@@ -27,4 +26,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.getLogger("ringwide").addHandler(logging.NullHandler())  # many a life gives reason for a warning
     sys.exit(main())
