@@ -68,7 +68,8 @@ def warnings_shown() -> Iterator[None]:
     handler.setFormatter(_PlainLine())
     logger.addHandler(handler)
     choices = logging.getLogger("ringwide.collective")  # which tells what `codec: auto` chooses, and why
-    level, _ = choices.level, choices.setLevel(logging.INFO)
+    level = choices.level
+    choices.setLevel(logging.INFO)
     try:
         yield
     finally:
