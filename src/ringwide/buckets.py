@@ -4,8 +4,9 @@ The only room below training that knows torch, and only if the caller has import
 
 A dtype group that is one contiguous array in this machine's memory is used where it lies, without a copy. Everything
 else is copied into one flat bucket: several small tensors, strided ones, other devices, and half precision, which is
-widened to float32 for summing. Results are written back only by `Bundle.commit`, when all buckets are done: after an
-error the caller's tensors hold what they held before.
+widened to float32 for summing. Results of copies are written back only by `Bundle.commit`, when all buckets are done. What
+is used where it lies has memory beside it in which the collective saves what it replaces. Either way, after an error
+the caller's tensors hold what they held before.
 """
 
 import math
@@ -380,7 +381,7 @@ class Bundle:
         return Numbers(ours, saved, arithmetic.combine, arithmetic.finish, arithmetic.weight, group.label)
 
     def commit(self) -> None:
-        """Write the results into the caller's tensors."""
+        """Write the results of copies into the caller's tensors."""
         for group, numbers, in_place in zip(self._groups, self.numbers, self._in_place, strict=True):
             if not in_place:  # else they are there already
                 for leaf, start, stop in group.pieces:
@@ -393,6 +394,6 @@ class Bundle:
             self._shelf.give_back(memory)
 
     def discard(self) -> None:
-        """After an error. A connection may still be landing bytes in a bucket, so nobody else may get that memory."""
+        """After an error: this memory is not used again, whatever may still refer to it."""
         for memory in self._borrowed:
             self._shelf.drop(memory)
