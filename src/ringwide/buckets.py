@@ -4,9 +4,9 @@ The only room below training that knows torch, and only if the caller has import
 
 A dtype group that is one contiguous array in this machine's memory is used where it lies, without a copy. Everything
 else is copied into one flat bucket: several small tensors, strided ones, other devices, and half precision, which is
-widened to float32 for summing. Results of copies are written back only by `Bundle.commit`, when all buckets are done. What
-is used where it lies has memory beside it in which the collective saves what it replaces. Either way, after an error
-the caller's tensors hold what they held before.
+widened to float32 for summing. Results of copies are written back only by `Bundle.commit`, when all buckets are done.
+What is used where it lies has memory beside it, in which the collective saves what it replaces. Either way, after an
+error the caller's tensors hold what they held before.
 """
 
 import math
