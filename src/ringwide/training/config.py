@@ -1,10 +1,45 @@
-"""What is trained, on what, and how."""
+"""What is trained, on what, and how.
 
-from typing import Annotated, Literal
+One flat block. Keys that belong to one model or one kind of data say so, and are refused beside another: a setting that
+does nothing is a mistake.
+"""
 
-from pydantic import BaseModel, ConfigDict, Field
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, WithJsonSchema, model_validator
+
+MODELS = ("linear", "mlp", "cnn", "transformer")
+DATA = ("clusters", "digits", "stdlib")
+LOSSES = ("cross_entropy", "mse")
+DATA_OF_MODEL = {
+    "linear": ("clusters", "digits"),
+    "mlp": ("clusters", "digits"),
+    "cnn": ("digits",),
+    "transformer": ("stdlib",),
+}
+DEFAULT_EPOCHS = 10
+IMPORT_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+
+
+def is_import_path(text: str) -> bool:
+    return re.fullmatch(IMPORT_PATH, text) is not None
+
+
+def _one_of(known: tuple[str, ...]) -> Any:
+    def check(name: str) -> str:
+        if name not in known and not is_import_path(name):
+            raise ValueError(f"should be {', '.join(known)}, or a function of yours, as in 'package.module:function'")
+        return name
+
+    schema = {"anyOf": [{"enum": list(known)}, {"type": "string", "pattern": f"^{IMPORT_PATH}$"}]}
+    return Annotated[str, AfterValidator(check), WithJsonSchema(schema)]
+
 
 LayerSize = Annotated[int, Field(ge=1, le=65_536)]
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Rate = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+Options = dict[str, Any]
 
 
 class TrainingConfig(BaseModel):
@@ -12,19 +47,125 @@ class TrainingConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: Literal["mlp"] = Field(
-        default="mlp", description="The network: mlp, fully connected layers with ReLU between."
+    model: _one_of(MODELS) = Field(  # type: ignore[valid-type]
+        default="mlp",
+        description="linear, mlp, cnn, transformer, or `module:function` for your own: a function that returns a"
+        " `torch.nn.Module`.",
     )
     hidden_sizes: tuple[LayerSize, ...] = Field(
-        default=(128,), max_length=32, description="The width of each hidden layer, from the input to the output."
+        default=(128,), max_length=32, description="mlp: the width of each hidden layer, from the input on."
     )
-    data: Literal["digits"] = Field(
-        default="digits", description="scikit-learn's 1,797 handwritten digits, 8x8 pixels."
+    channels: tuple[LayerSize, ...] = Field(
+        default=(16, 32),
+        min_length=1,
+        max_length=3,
+        description="cnn: the channels of each convolution, from the input on.",
     )
-    batch_size: int = Field(default=16, ge=1, le=1_000_000, description="Samples for each node in each step.")
-    learning_rate: float = Field(default=0.1, gt=0, le=100, allow_inf_nan=False, description="The step size of SGD.")
-    momentum: float = Field(default=0.9, ge=0, lt=1, description="How much of the last step SGD keeps.")
-    epochs: int = Field(default=10, ge=1, le=1_000_000, description="Passes over all the training samples.")
+    layers: int = Field(default=2, ge=1, le=100, description="transformer: how many blocks.")
+    heads: int = Field(default=4, ge=1, le=128, description="transformer: attention heads of each block.")
+    width: int = Field(default=128, ge=1, le=16_384, description="transformer: numbers for each character.")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="transformer: the part that is dropped in training.")
+    model_options: Options = Field(default={}, description="Your own model: keyword arguments of its function.")
+
+    data: _one_of(DATA) = Field(  # type: ignore[valid-type]
+        default="digits",
+        description="clusters (ten overlapping clouds of points, 128 numbers each), digits (scikit-learn's 1,797"
+        " handwritten digits, 8x8 pixels), stdlib (the text of Python's standard library), or `module:function` for"
+        " your own.",
+    )
+    context: int = Field(default=64, ge=2, le=65_536, description="stdlib: how many characters a sample has.")
+    text_bytes: ByteSize = Field(
+        default=ByteSize(4 * 1024**2), ge=1024, description="stdlib: how much of the text is used."
+    )
+    data_options: Options = Field(default={}, description="Your own data: keyword arguments of its function.")
+    loss: _one_of(LOSSES) = Field(  # type: ignore[valid-type]
+        default="cross_entropy",
+        description="cross_entropy, mse, or `module:function` for your own: (outputs, targets) to the sum over samples.",
+    )
+
+    batch_size: int = Field(default=16, ge=1, le=1_000_000, description="Samples for each node in each batch.")
+    accumulate_batches: int = Field(
+        default=1, ge=1, le=10_000, description="Batches whose gradients a node adds up before they travel: one step."
+    )
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(default="sgd", description="How gradients become steps.")
+    learning_rate: float = Field(default=0.1, gt=0, le=100, allow_inf_nan=False, description="The size of a step.")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="sgd: how much of the last step is kept.")
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
+        default=(0.9, 0.999), description="adam, adamw: how much of the last mean and square is kept."
+    )
+    weight_decay: Rate = Field(default=0.0, description="How strongly parameters are pulled to zero.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="How the learning rate falls, after the warm-up, to `final_learning_rate`."
+    )
+    warmup_steps: int = Field(default=0, ge=0, le=1_000_000_000, description="Steps in which the learning rate rises.")
+    decay_steps: Count | None = Field(
+        default=None, description="The step at which the learning rate has fallen; the last one, if that is known."
+    )
+    final_learning_rate: Rate = Field(default=0.0, description="linear, cosine: where the learning rate ends.")
+
+    steps: Count | None = Field(default=None, description="Stop after so many steps.")
+    epochs: Count | None = Field(
+        default=None,
+        description=f"Stop after so many passes over the samples; {DEFAULT_EPOCHS} if nothing else stops it.",
+    )
+    seconds: Annotated[float, Field(gt=0, le=31_536_000)] | None = Field(
+        default=None, description="Stop after so many seconds of training."
+    )
+    evaluate_every_steps: Count | None = Field(
+        default=None, description="Also look at the held-out samples every so many steps, not only at the end."
+    )
     seed: int = Field(
         default=0, ge=0, le=2**31 - 1, description="Decides the first parameters and the order of the samples."
     )
+
+    overlap: Literal["auto"] | bool = Field(
+        default="auto",
+        description="Let gradients travel while the backward pass still computes others; auto: if they fill more than"
+        " one bucket.",
+    )
+    bucket_bytes: ByteSize = Field(
+        default=ByteSize(4 * 1024**2), ge=1024, le=1024**3, description="How many bytes of gradients travel together."
+    )
+
+    @property
+    def epoch_limit(self) -> int | None:
+        """After how many epochs to stop; none if only steps or seconds say so."""
+        if self.epochs is None and self.steps is None and self.seconds is None:
+            return DEFAULT_EPOCHS
+        return self.epochs
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "TrainingConfig":
+        suitable = DATA_OF_MODEL.get(self.model)
+        if suitable and self.data in DATA and self.data not in suitable:
+            raise ValueError(
+                f"model {self.model!r} cannot learn from data {self.data!r}; it needs {' or '.join(suitable)}"
+            )
+        for key, owner in _owners(self).items():
+            if owner:
+                raise ValueError(f"{key} belongs to {owner}; remove it")
+        if self.model == "transformer" and self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}; make it one")
+        if self.schedule != "constant" and self.decay_steps is None and self.steps is None and self.epoch_limit is None:
+            raise ValueError(f"schedule {self.schedule!r} must know when to end: add decay_steps, steps or epochs")
+        return self
+
+
+def _owners(config: TrainingConfig) -> dict[str, str]:
+    """For each key that was written but is not for this model, data or optimizer: for which it is."""
+    own_model, own_data = is_import_path(config.model), is_import_path(config.data)
+    belongs = {
+        "hidden_sizes": "" if config.model == "mlp" else "model 'mlp'",
+        "channels": "" if config.model == "cnn" else "model 'cnn'",
+        **dict.fromkeys(
+            ("layers", "heads", "width", "dropout"), "" if config.model == "transformer" else "model 'transformer'"
+        ),
+        "model_options": "" if own_model else "a model of your own (module:function)",
+        **dict.fromkeys(("context", "text_bytes"), "" if config.data == "stdlib" else "data 'stdlib'"),
+        "data_options": "" if own_data else "data of your own (module:function)",
+        "momentum": "" if config.optimizer == "sgd" else "optimizer 'sgd'",
+        "betas": "optimizer 'adam' or 'adamw'" if config.optimizer == "sgd" else "",
+        "final_learning_rate": "schedule 'linear' or 'cosine'" if config.schedule == "constant" else "",
+        "decay_steps": "schedule 'linear' or 'cosine'" if config.schedule == "constant" else "",
+    }
+    return {key: owner for key, owner in belongs.items() if key in config.model_fields_set}
