@@ -1,28 +1,100 @@
-"""Stochastic gradient descent with momentum, the arithmetic of `torch.optim.SGD`.
+"""How gradients become steps: the arithmetic of `torch.optim`, to the bit.
 
 Written out because making a `torch.optim` optimizer imports torch's compiler: 1.4 s of every node's start, and the
 nodes of one machine share its cores.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from ringwide.training.config import TrainingConfig
+
+EPSILON = 1e-8  # torch's own
+
+
+class Optimizer(Protocol):
+    def step(self, learning_rate: float) -> None:
+        """Move the parameters, by the gradients as they are now. The gradients stay as they are."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What it remembers, by names that stay the same. Not copies: copying into them restores it."""
+
+
+def make_optimizer(config: TrainingConfig, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> Optimizer:
+    # Detached once, so that no step needs torch.no_grad.
+    pairs = [(p.detach(), g) for p, g in zip(parameters, gradients, strict=True)]
+    if config.optimizer == "sgd":
+        if not config.momentum and not config.weight_decay:
+            return PlainSgd(pairs)
+        return Sgd(pairs, momentum=config.momentum, weight_decay=config.weight_decay)
+    return Adam(pairs, betas=config.betas, weight_decay=config.weight_decay, decoupled=config.optimizer == "adamw")
+
+
+Pairs = Sequence[tuple[Tensor, Tensor]]
+
+
+class PlainSgd:
+    """One operation for each tensor: for models so small that a step is mostly the calls it makes."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+
+    def step(self, learning_rate: float) -> None:
+        for parameter, gradient in self._pairs:
+            parameter.add_(gradient, alpha=-learning_rate)
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
+
 
 class Sgd:
-    def __init__(self, parameters: Sequence[Tensor], *, learning_rate: float, momentum: float) -> None:
-        self._learning_rate, self._momentum = learning_rate, momentum
-        self._velocities = [(parameter, torch.zeros_like(parameter)) for parameter in parameters]
+    def __init__(self, pairs: Pairs, *, momentum: float, weight_decay: float) -> None:
+        self._momentum, self._weight_decay = momentum, weight_decay
+        self._parts = [(parameter, gradient, torch.zeros_like(parameter)) for parameter, gradient in pairs]
 
-    @torch.no_grad()
-    def step(self) -> None:
-        for parameter, velocity in self._velocities:
-            velocity.mul_(self._momentum).add_(_gradient(parameter))
-            parameter.add_(velocity, alpha=-self._learning_rate)
+    def step(self, learning_rate: float) -> None:
+        for parameter, gradient, velocity in self._parts:
+            if self._weight_decay:
+                gradient = gradient.add(parameter, alpha=self._weight_decay)
+            velocity.mul_(self._momentum).add_(gradient)
+            parameter.add_(velocity, alpha=-learning_rate)
+
+    def state(self) -> dict[str, Tensor]:
+        return {f"velocity.{number}": velocity for number, (_, _, velocity) in enumerate(self._parts)}
 
 
-def _gradient(parameter: Tensor) -> Tensor:
-    if parameter.grad is None:
-        raise ValueError(f"a parameter of shape {tuple(parameter.shape)} has no gradient: call backward first")
-    return parameter.grad
+class Adam:
+    """`decoupled`: weights decay beside the step and not as a part of the gradient, which is AdamW."""
+
+    def __init__(self, pairs: Pairs, *, betas: tuple[float, float], weight_decay: float, decoupled: bool) -> None:
+        self._betas, self._weight_decay, self._decoupled = betas, weight_decay, decoupled
+        self._steps = torch.zeros((), dtype=torch.int64)
+        self._parts = [(p, g, torch.zeros_like(p), torch.zeros_like(p)) for p, g in pairs]
+
+    def step(self, learning_rate: float) -> None:
+        self._steps += 1
+        steps, (keep_mean, keep_square) = int(self._steps), self._betas
+        length = learning_rate / (1 - keep_mean**steps)
+        correction = (1 - keep_square**steps) ** 0.5
+        for parameter, gradient, mean, square in self._parts:
+            gradient = self._decayed(parameter, gradient, learning_rate)
+            mean.lerp_(gradient, 1 - keep_mean)
+            square.mul_(keep_square).addcmul_(gradient, gradient, value=1 - keep_square)
+            parameter.addcdiv_(mean, square.sqrt().div_(correction).add_(EPSILON), value=-length)
+
+    def _decayed(self, parameter: Tensor, gradient: Tensor, learning_rate: float) -> Tensor:
+        if not self._weight_decay:
+            return gradient
+        if self._decoupled:
+            parameter.mul_(1 - learning_rate * self._weight_decay)
+            return gradient
+        return gradient.add(parameter, alpha=self._weight_decay)
+
+    def state(self) -> dict[str, Tensor]:
+        found = {"steps": self._steps}
+        for number, (_, _, mean, square) in enumerate(self._parts):
+            found |= {f"mean.{number}": mean, f"square.{number}": square}
+        return found

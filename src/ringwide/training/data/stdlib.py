@@ -1,0 +1,142 @@
+"""The text of Python's standard library, to be continued character by character.
+
+Written to a cache once, and from then on read through a memory map: nodes on one machine share its pages, and only
+those are in memory that batches were cut from.
+"""
+
+import hashlib
+import os
+import platform
+import sysconfig
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import torch
+from torch import Tensor
+
+from ringwide.errors import ConfigError
+from ringwide.training.data.samples import Data
+
+VOCABULARY = 128  # ASCII
+TEST_PART = 20  # the last twentieth is held out
+SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+ASCII_ONLY = bytes(range(VOCABULARY)) + b"?" * (256 - VOCABULARY)
+
+
+class TextSamples:
+    """Sample i is `context` characters from i * context on; its targets are the same shifted by one."""
+
+    __slots__ = ("_characters", "_context", "_window")
+
+    def __init__(self, characters: numpy.ndarray, context: int) -> None:
+        self._characters, self._context = characters, context
+        self._window = numpy.arange(context + 1)
+
+    def __len__(self) -> int:
+        return max(0, len(self._characters) - 1) // self._context
+
+    def batch(self, indexes: Tensor) -> tuple[Tensor, Tensor]:
+        places = indexes.numpy()[:, None] * self._context + self._window
+        cut = torch.from_numpy(self._characters[places].astype(numpy.int64))
+        return cut[:, :-1], cut[:, 1:]
+
+    def digest(self) -> bytes:
+        return hashlib.sha256(self._characters.data).digest()
+
+
+def standard_library(*, text_bytes: int, context: int) -> Data:
+    # A plain view, because a memmap makes a costly new memmap of everything that is cut from it.
+    text = numpy.memmap(cached_text(text_bytes), dtype=numpy.uint8, mode="r").view(numpy.ndarray)
+    kept = len(text) - len(text) // TEST_PART
+    train, test = TextSamples(text[:kept], context), TextSamples(text[kept:], context)
+    if not len(test):
+        raise ConfigError(
+            f"training.context: {context}: the held-out part of {len(text)} characters has no whole sample;"
+            f" make training.text_bytes at least {TEST_PART * (context + 1)} or training.context smaller"
+        )
+    return Data(train=train, test=test, inputs=(context,), outputs=VOCABULARY)
+
+
+def cached_text(text_bytes: int) -> Path:
+    """The file that holds the text, made if it is not there."""
+    name = f"stdlib-{platform.python_version()}-{text_bytes}.txt"
+    problem = None
+    for directory in _cache_directories():
+        path = directory / name
+        if _is_whole(path, text_bytes):
+            return path
+        try:
+            _write(path, text_bytes)
+        except OSError as error:
+            problem = error
+        else:
+            return path
+    raise ConfigError(f"training.data: 'stdlib': its text cannot be cached: {problem}; set XDG_CACHE_HOME") from problem
+
+
+def _cache_directories() -> Iterator[Path]:
+    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ringwide")
+    yield Path(tempfile.gettempdir(), f"ringwide-{os.getuid()}")
+
+
+def _is_whole(path: Path, text_bytes: int) -> bool:
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return False
+    return size == text_bytes or 0 < size == min(text_bytes, sum(file.stat().st_size for file in sources()))
+
+
+def _write(path: Path, text_bytes: int) -> None:
+    """All at once, because other nodes may be about to do the same, or already read it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            for text in _texts(text_bytes):
+                file.write(text)
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def _texts(text_bytes: int) -> Iterator[bytes]:
+    left = text_bytes
+    for path in sources():
+        text = path.read_bytes()[:left].translate(ASCII_ONLY)
+        left -= len(text)
+        yield text
+        if not left:
+            return
+    if left == text_bytes:
+        raise ConfigError(f"training.data: 'stdlib': this Python has no sources in {_library()}")
+
+
+def sources() -> list[Path]:
+    """In an order that mixes the packages, so that what is held out is like what is trained on."""
+    found = [path for directory, _, files in _walk() for name in files if _wanted(path := Path(directory, name))]
+    return sorted(found, key=_place)
+
+
+def _walk() -> Iterator[tuple[str, list[str], list[str]]]:
+    for directory, inner, files in os.walk(_library()):
+        inner[:] = [name for name in inner if name not in SKIPPED]
+        yield directory, inner, files
+
+
+def _wanted(path: Path) -> bool:
+    # What a build wrote down about its own machine is on no other machine.
+    return path.suffix == ".py" and not path.name.startswith("_sysconfigdata")
+
+
+def _place(path: Path) -> tuple[int, str]:
+    name = path.relative_to(_library()).as_posix()
+    return zlib.crc32(name.encode()), name
+
+
+def _library() -> str:
+    return sysconfig.get_paths()["stdlib"]
