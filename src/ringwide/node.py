@@ -13,11 +13,9 @@ from ringwide.command import finish
 
 if TYPE_CHECKING:  # --help must answer at once, so what takes time to import is imported where it is used
     from ringwide.config import RingConfig
-    from ringwide.experiment.config import ExperimentConfig
 
 DEFAULT_SIZES = ["4KiB", "64KiB", "1MiB", "16MiB"]
 LARGEST_SIZE = 16 * 1024**3
-STEP_EVERY_SECONDS = 0.1
 
 DESCRIPTION = """\
 Join the ring as rank N. Without --config: check all-reduce against known sums, measure it and print a table; the exit
@@ -38,6 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--peers", required=True, metavar="FILE", help="one host:port a line, line n for rank n; or a YAML list"
     )
     parser.add_argument("--config", type=Path, metavar="EXPERIMENT", help="take part in this experiment (YAML)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a key of the experiment, as ring.lanes=2",
+    )
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on from the last checkpoint of this run")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--insecure", action="store_true", help="allow listening beyond loopback without a key")
     parser.add_argument(
@@ -47,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds-per-size", type=float, default=0.5, metavar="S", help="how long each size is measured (0.5)"
     )
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)  # the launcher, with which this node ends
+    parser.add_argument("--run-directory", type=Path, help=argparse.SUPPRESS)  # of the launcher, which hears JSON
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -81,45 +88,23 @@ async def _check(arguments: argparse.Namespace) -> int:
 
 
 async def _experiment(arguments: argparse.Namespace) -> int:
-    from ringwide.experiment import summary
-    from ringwide.experiment.messages import encode
-    from ringwide.experiment.pace import Paced
-    from ringwide.experiment.part import take_part
-    from ringwide.experiment.view import Lines
-    from ringwide.training.progress import Step
+    from ringwide.experiment.alone import run_alone, run_and_tell
+    from ringwide.experiment.part import Part
+    from ringwide.experiment.stopping import Stopping
+    from ringwide.experiment.variants import load_variants
 
-    lines = Lines(1, sys.stdout)
-
-    def report(step: Step) -> None:
-        if arguments.json:
-            print(encode(step), flush=True)
-        else:
-            lines.update(arguments.rank, step)
-
-    result = await take_part(
-        _experiment_config(arguments),
-        rank=arguments.rank,
-        peers=arguments.peers,
-        experiment=arguments.config,
-        on_step=Paced(report, every_seconds=STEP_EVERY_SECONDS),
-    )
-    print(encode(result) if arguments.json else summary.table({arguments.rank: result}), flush=True)
-    return 0
+    overrides = [*arguments.set, *(["ring.insecure=true"] if arguments.insecure else [])]
+    variants = load_variants(arguments.config, overrides)
+    part = Part(arguments.rank, arguments.peers, arguments.config, Stopping(), arguments.resume)
+    if arguments.run_directory is not None:
+        return await part.stopping.run(run_and_tell(part, variants[0].config, arguments.run_directory))
+    return await part.stopping.run(run_alone(part, variants, sys.stdout, as_json=arguments.json))
 
 
 def _ring_config(arguments: argparse.Namespace) -> "RingConfig":
     from ringwide.config import RingConfig
 
     return RingConfig.model_validate({"insecure": arguments.insecure})
-
-
-def _experiment_config(arguments: argparse.Namespace) -> "ExperimentConfig":
-    from ringwide.experiment.config import load_experiment
-
-    config = load_experiment(arguments.config)
-    if not arguments.insecure:
-        return config
-    return config.model_copy(update={"ring": config.ring.model_copy(update={"insecure": True})})
 
 
 def _sizes(texts: Sequence[str]) -> list[int]:

@@ -1,56 +1,87 @@
-"""Ranks that are tasks of one loop and average through shared memory: training can be tested without a network."""
+"""Ranks that are tasks of one loop and exchange through shared memory: training can be tested without a network."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    network_seconds: float
+    bytes_sent: int
+    bytes_received: int = 0
     compression_ratio: float = 1.0
     codec_seconds: float = 0.0
 
 
 class Meeting:
-    """Where all ranks put their tensors and read those of the others."""
+    """Where all ranks put their tensors and read those of the others. Calls meet by their number, as in a ring."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.given: list[list[Tensor]] = [[] for _ in range(size)]
-        self.barrier = asyncio.Barrier(size)
+        self._given: dict[int, list[list[Tensor] | None]] = {}
+        self._complete: dict[int, asyncio.Event] = {}
 
     def ring(self, rank: int) -> "InMemoryRing":
         return InMemoryRing(self, rank)
 
-    async def exchange(self, rank: int, tensors: list[Tensor]) -> list[list[Tensor]]:
-        self.given[rank] = [tensor.clone() for tensor in tensors]
-        await self.barrier.wait()
-        everything = list(self.given)
-        await self.barrier.wait()
-        return everything
+    async def exchange(self, number: int, rank: int, tensors: list[Tensor]) -> list[list[Tensor]]:
+        given = self._given.setdefault(number, [None] * self.size)
+        complete = self._complete.setdefault(number, asyncio.Event())
+        given[rank] = [tensor.clone() for tensor in tensors]
+        if None not in given:
+            complete.set()
+        await complete.wait()
+        return [each for each in given if each is not None]
+
+
+REDUCE: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "mean": lambda stacked: stacked.sum(dim=0) / len(stacked),
+    "max": lambda stacked: stacked.amax(dim=0),
+}
 
 
 class InMemoryRing:
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
-        self.collectives = 0
+        self.calls: list[str] = []
+        self.state: Mapping[str, Any] = {}
+
+    async def _exchange(self, what: str, tensors: list[Tensor]) -> list[list[Tensor]]:
+        self.calls.append(what)
+        return await self.meeting.exchange(len(self.calls), self.rank, tensors)
 
     async def broadcast(self, tensors: Any, root: int = 0) -> Any:
-        self.collectives += 1
-        everything = await self.meeting.exchange(self.rank, tensors)
-        for mine, theirs in zip(tensors, everything[root], strict=True):
-            mine.copy_(theirs)
+        mine = _listed(tensors)
+        for tensor, theirs in zip(mine, (await self._exchange("broadcast", mine))[root], strict=True):
+            tensor.copy_(theirs)
         return tensors
 
-    async def allreduce(self, tensors: Any) -> Any:
-        self.collectives += 1
-        everything = await self.meeting.exchange(self.rank, tensors)
-        for mine, *given in zip(tensors, *everything, strict=True):
-            mine.copy_(sum(given) / self.size)
+    async def allreduce(self, tensors: Any, op: str = "mean", *, bucket: str = "") -> Any:
+        mine = _listed(tensors)
+        everyone = await self._exchange(bucket or op, mine)
+        for tensor, *given in zip(mine, *everyone, strict=True):
+            tensor.copy_(REDUCE[op](torch.stack(given)))
         return tensors
+
+    async def all_gather(self, tensor: Any) -> list[Any]:
+        return [given[0] for given in await self._exchange("all_gather", [tensor])]
+
+    async def barrier(self) -> None:
+        await self._exchange("barrier", [])
 
     def statistics(self) -> Statistics:
-        return Statistics(network_seconds=float(self.collectives))
+        return Statistics(bytes_sent=1000 * len(self.calls))
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return {"owed": torch.full((3,), float(self.rank))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.state = state
+
+
+def _listed(tensors: Any) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)

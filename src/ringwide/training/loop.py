@@ -3,25 +3,37 @@
 python -m ringwide run configs/quickstart.yaml
 """
 
-import hashlib
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
+from ringwide.training import chance
+from ringwide.training.agreement import agree
+from ringwide.training.checkpoint import Checkpoints, restore
 from ringwide.training.config import TrainingConfig
-from ringwide.training.data import Data, Samples, Share, digits, shares, steps_per_epoch
-from ringwide.training.models import mlp
-from ringwide.training.optimizer import Sgd
-from ringwide.training.progress import Result, Step
+from ringwide.training.course import Course, Position
+from ringwide.training.data.loading import load_data
+from ringwide.training.data.shares import Share
+from ringwide.training.exchange import Exchange, Overlapped, Plain
+from ringwide.training.journal import Journal
+from ringwide.training.learner import Learner
+from ringwide.training.models.building import build_model
+from ringwide.training.progress import Evaluation, Plan, Result, Step
+from ringwide.training.pulse import Pulse
+from ringwide.training.schedule import learning_rate_at
+from ringwide.training.stop import StopRequest
+from ringwide.training.stopwatch import Stopwatch
 
 
 class Statistics(Protocol):
     @property
-    def network_seconds(self) -> float: ...
+    def bytes_sent(self) -> int: ...
+    @property
+    def bytes_received(self) -> int: ...
     @property
     def compression_ratio(self) -> float: ...
     @property
@@ -29,91 +41,174 @@ class Statistics(Protocol):
 
 
 class Ring(Protocol):
-    """What the loop needs of a ring."""
+    """What training needs of a ring."""
 
     @property
     def rank(self) -> int: ...
     @property
     def size(self) -> int: ...
+    async def allreduce(self, tensors: Any, op: str = "mean", *, bucket: str = "") -> Any: ...
     async def broadcast(self, tensors: Any, root: int = 0) -> Any: ...
-    async def allreduce(self, tensors: Any) -> Any: ...
+    async def all_gather(self, tensor: Any) -> list[Any]: ...
+    async def barrier(self) -> None: ...
     def statistics(self) -> Statistics: ...
+    def state_dict(self) -> Mapping[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 async def train(
     ring: Ring,
     config: TrainingConfig,
-    on_step: Callable[[Step], None],
+    tell: Callable[[Any], None],
     *,
+    stop: StopRequest | None = None,
+    checkpoints: Checkpoints | None = None,
+    resume: Path | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Result:
+    """Train until the end that `config` names, or until any rank is asked to stop. `tell` hears how it goes."""
     torch.set_num_threads(1)  # the ranks are the threads: more would only fight for the cores
-    data = digits()
-    model = await _same_model_everywhere(ring, config, data)
-    parameters = list(model.parameters())
-    optimizer = Sgd(parameters, learning_rate=config.learning_rate, momentum=config.momentum)
-
-    steps_in_epoch = steps_per_epoch(len(data.train), config.batch_size, ring.size)
-    steps = 0
-    before, started = ring.statistics(), clock()
-    for epoch in range(config.epochs):
-        loss_sum, samples = 0.0, 0
-        for share in _shares_of(ring, config, data, epoch):
-            loss_sum += backward(model, data.train, share, ring.size)
-            samples += len(share.indexes)
-            await ring.allreduce([parameter.grad for parameter in parameters])
-            optimizer.step()
-            steps += 1
-            on_step(Step(steps, steps_in_epoch * config.epochs, epoch, loss_sum / max(samples, 1)))
-    after, seconds = ring.statistics(), clock() - started
-
-    return Result(
-        steps=steps,
-        loss=loss_sum / max(samples, 1),
-        test_accuracy=accuracy(model, data.test),
-        seconds=seconds,
-        network_seconds=after.network_seconds - before.network_seconds,
-        fingerprint=fingerprint(parameters),
-        compression_ratio=after.compression_ratio,
-        codec_seconds=after.codec_seconds - before.codec_seconds,
-    )
+    learner = await _same_learner_everywhere(ring, config)
+    start = Position() if resume is None else await restore(ring, resume, config, learner)
+    training = Training(ring, config, learner, start, tell, stop=stop or StopRequest(), clock=clock)
+    tell(training.plan())
+    try:
+        return await training.run(checkpoints)
+    finally:
+        training.exchange.close()
 
 
-def backward(model: nn.Module, samples: Samples, share: Share, size: int) -> float:
-    """Leave gradients whose mean over the ranks is that of the whole batch. Returns the summed loss of the share."""
-    model.zero_grad()
-    loss = cross_entropy(model(samples.features[share.indexes]), samples.labels[share.indexes], reduction="sum")
-    (loss * (size / share.batch_total)).backward()  # type: ignore[no-untyped-call]
-    return loss.item()
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, samples: Samples) -> float:
-    guesses: Tensor = model(samples.features).argmax(dim=1)
-    return float((guesses == samples.labels).float().mean())
-
-
-def fingerprint(parameters: Iterable[Tensor]) -> str:
-    digest = hashlib.sha256()
-    for parameter in parameters:
-        digest.update(parameter.detach().numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-async def _same_model_everywhere(ring: Ring, config: TrainingConfig, data: Data) -> nn.Module:
+async def _same_learner_everywhere(ring: Ring, config: TrainingConfig) -> Learner:
+    data = load_data(config)
+    await agree(ring, config, data)
     # Each rank starts elsewhere on purpose: were the broadcast to fail silently, the fingerprints would show it.
-    torch.manual_seed(config.seed + ring.rank)
-    model = mlp(data.inputs, config.hidden_sizes, data.classes)
-    await ring.broadcast([parameter.data for parameter in model.parameters()], root=0)
-    return model
+    chance.seed(config.seed, ring.rank)
+    learner = Learner(config, data, build_model(config, data), size=ring.size)
+    await ring.broadcast(learner.tensors())
+    return learner
 
 
-def _shares_of(ring: Ring, config: TrainingConfig, data: Data, epoch: int) -> Iterable[Share]:
-    return shares(
-        len(data.train),
-        batch_size=config.batch_size,
-        rank=ring.rank,
-        size=ring.size,
-        seed=config.seed,
-        epoch=epoch,
-    )
+class Training:
+    """One rank's run from its first step to its result."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        config: TrainingConfig,
+        learner: Learner,
+        start: Position,
+        tell: Callable[[Any], None],
+        *,
+        stop: StopRequest,
+        clock: Callable[[], float],
+    ) -> None:
+        self._ring, self._config, self._learner, self._tell = ring, config, learner, tell
+        self._first_step, self._position = start.step + 1, start
+        self._course = Course(config, samples=len(learner.data.train), rank=ring.rank, size=ring.size)
+        self._overlaps = len(learner.buckets) > 1 if config.overlap == "auto" else config.overlap
+        self.exchange: Exchange = (Overlapped if self._overlaps else Plain)(ring, learner.buckets)
+        self._journal = Journal(tell, ring.statistics)
+        self._watch = Stopwatch(clock)
+        self._pulse = Pulse(
+            ring,
+            seconds=lambda: self._watch.seconds,
+            stop=stop,
+            limit=config.seconds,
+            first_step=self._first_step,
+        )
+
+    def plan(self) -> Plan:
+        buckets, data = self._learner.buckets, self._learner.data
+        return Plan(
+            parameters=sum(bucket.parameters.numel() for bucket in buckets),
+            gradient_bytes=sum(bucket.nbytes for bucket in buckets),
+            buckets=len(buckets),
+            overlapped=self._overlaps,
+            samples=len(data.train),
+            test_samples=len(data.test),
+            steps_per_epoch=self._course.steps_per_epoch,
+            first_step=self._first_step,
+            last_step=self._course.last_step,
+            seconds=self._config.seconds,
+        )
+
+    async def run(self, checkpoints: Checkpoints | None) -> Result:
+        every = self._config.evaluate_every_steps
+        with self._watch.running():
+            for position, share in self._course.after(self._position):
+                await self._step(position, share)
+                if self._pulse.is_due(position.step) and await self._beat():
+                    break
+                if checkpoints is not None and checkpoints.is_due(position.step):
+                    with self._watch.resting():
+                        await self._save(checkpoints)
+                if every is not None and position.step % every == 0:
+                    with self._watch.resting():
+                        await self._evaluate()
+        self._journal.tell()
+        if checkpoints is not None:
+            await self._save(checkpoints)
+        return self._result(await self._evaluate())
+
+    async def _step(self, position: Position, share: Share) -> None:
+        network, hidden = self.exchange.network_seconds, self.exchange.hidden_seconds
+        learning_rate = learning_rate_at(self._config, position.step, self._course.last_step)
+        loss = await self.exchange.average(lambda completes: self._learner.backward(share, completes))
+        self._learner.optimizer.step(learning_rate)
+        self._position = position
+        step = Step(
+            number=position.step,
+            epoch=position.epoch,
+            seconds=self._watch.seconds,
+            loss=loss / max(share.samples, 1),
+            samples=share.samples,
+            learning_rate=learning_rate,
+            network_seconds=self.exchange.network_seconds - network,
+            hidden_seconds=self.exchange.hidden_seconds - hidden,
+        )
+        self._journal.enter(step, batches=len(share.batches))
+
+    async def _beat(self) -> bool:
+        self._journal.tell()
+        return await self._pulse.beat(self._position.step)
+
+    async def _save(self, checkpoints: Checkpoints) -> None:
+        await checkpoints.save(self._ring, self._config, self._learner, self._position)
+
+    async def _evaluate(self) -> Evaluation:
+        """Each rank looks at its share of the held-out samples; what they found is put together on all of them."""
+        rank, size, count = self._ring.rank, self._ring.size, len(self._learner.data.test)
+        if buffers := list(self._learner.model.buffers()):  # running means and the like, which no gradient carries
+            await self._ring.broadcast(buffers)
+        found = self._learner.evaluate(range(rank * count // size, (rank + 1) * count // size))
+        everyone = await self._ring.all_gather(torch.tensor(found, dtype=torch.float64))
+        loss, right, judged = (math.fsum(column) for column in zip(*(part.tolist() for part in everyone), strict=True))
+        evaluation = Evaluation(
+            step=self._position.step,
+            seconds=self._watch.seconds,
+            loss=loss / max(count, 1),
+            accuracy=right / judged if judged else None,
+        )
+        self._tell(evaluation)
+        return evaluation
+
+    def _result(self, last: Evaluation) -> Result:
+        statistics, (sent, received) = self._ring.statistics(), self._journal.traffic()
+        return Result(
+            steps=self._journal.steps,
+            batches=self._journal.batches,
+            epochs=self._position.step / self._course.steps_per_epoch,
+            samples=self._journal.samples,
+            loss=self._journal.loss,
+            test_loss=last.loss,
+            test_accuracy=last.accuracy,
+            seconds=self._watch.seconds,
+            network_seconds=self.exchange.network_seconds,
+            hidden_seconds=self.exchange.hidden_seconds,
+            bytes_sent=sent,
+            bytes_received=received,
+            fingerprint=self._learner.fingerprint(),
+            compression_ratio=statistics.compression_ratio,
+            codec_seconds=statistics.codec_seconds,
+            stopped_by=self._pulse.signal,
+        )

@@ -1,0 +1,160 @@
+"""How gradients become the mean over all ranks.
+
+Plainly: compute, then let all buckets travel. Overlapped: the backward pass runs in a thread of its own, and a bucket
+starts to travel when the last of its gradients is there, while the pass goes on with others. Collectives are numbered
+in the order in which they are called, so every rank starts its buckets in the same order, whatever order they fill in.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ringwide.training.flat import Bucket
+
+# The thread of the backward pass holds the interpreter for 5 ms unless told otherwise: an age for a small segment.
+SWITCH_SECONDS = 0.0002
+
+
+# Is given what to call when from now on gradients get complete; returns the loss.
+Compute = Callable[[Callable[[], None]], float]
+
+
+class Averages(Protocol):
+    async def allreduce(self, tensors: Any, op: str = "mean", *, bucket: str = "") -> Any: ...
+
+
+class Exchange(Protocol):
+    """Runs the computation and leaves the mean of all ranks in every bucket."""
+
+    network_seconds: float  # in which something travelled, in all so far
+    hidden_seconds: float  # of these, those in which the computation went on
+
+    async def average(self, compute: Compute) -> float: ...
+    def close(self) -> None: ...
+
+
+class Plain:
+    """First compute, then travel."""
+
+    def __init__(self, ring: Averages, buckets: Sequence[Bucket]) -> None:
+        self._ring, self._buckets = ring, buckets
+        self.network_seconds = self.hidden_seconds = 0.0
+
+    async def average(self, compute: Compute) -> float:
+        loss = compute(_nobody_listens)
+        started = time.perf_counter()
+        if len(self._buckets) == 1:  # no task: for a small model it would take as long as the collective
+            await _travel(self._ring, self._buckets[0])
+        else:
+            await asyncio.gather(*(_travel(self._ring, bucket) for bucket in self._buckets))
+        self.network_seconds += time.perf_counter() - started
+        return loss
+
+    def close(self) -> None:
+        pass
+
+
+class Overlapped:
+    """Compute in a thread; what is ready travels meanwhile."""
+
+    def __init__(self, ring: Averages, buckets: Sequence[Bucket]) -> None:
+        self._ring, self._buckets = ring, buckets
+        self.network_seconds = self.hidden_seconds = 0.0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ringwide-backward")
+        self._loop = asyncio.get_running_loop()
+        self._travelling: list[asyncio.Task[None]] = []
+        self._busy = Busy(time.perf_counter)
+        self._missing = [0] * len(buckets)
+        self._ready = 0  # buckets before this one have all their gradients
+        self._complete = False  # only the last of accumulated batches completes a gradient
+        self._hooks = [
+            member.register_post_accumulate_grad_hook(self._hook(index))
+            for index, bucket in enumerate(buckets)
+            for member in bucket.members
+        ]
+        self._switch_before = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_SECONDS)
+
+    async def average(self, compute: Compute) -> float:
+        self._missing = [len(bucket.members) for bucket in self._buckets]
+        self._ready, self._travelling, self._complete = 0, [], False
+        before = self._busy.seconds()
+        try:
+            loss = await self._loop.run_in_executor(self._thread, compute, self._complete_from_now)
+            self.hidden_seconds += self._busy.seconds() - before
+            self._start_until(len(self._buckets))  # a parameter that was not used has no gradient to wait for
+            await asyncio.gather(*self._travelling)
+            return loss
+        except BaseException:
+            await _end(self._travelling)
+            raise
+        finally:
+            self.network_seconds += self._busy.seconds() - before
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._thread.shutdown()
+        sys.setswitchinterval(self._switch_before)
+
+    def _complete_from_now(self) -> None:
+        self._complete = True
+
+    def _hook(self, index: int) -> Callable[[Tensor], None]:
+        def arrived(_: Tensor) -> None:
+            if self._complete:
+                self._missing[index] -= 1
+                self._announce()
+
+        return arrived
+
+    def _announce(self) -> None:
+        """In the thread: tell the loop of each bucket that is complete and whose turn it is."""
+        while self._ready < len(self._buckets) and self._missing[self._ready] == 0:
+            self._ready += 1
+            self._loop.call_soon_threadsafe(self._start_until, self._ready)
+
+    def _start_until(self, count: int) -> None:
+        while len(self._travelling) < count:
+            bucket = self._buckets[len(self._travelling)]
+            self._travelling.append(asyncio.ensure_future(self._busy.during(_travel(self._ring, bucket))))
+
+
+class Busy:
+    """How long at least one of several things was going on."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._count, self._since, self._ended = clock, 0, 0.0, 0.0
+
+    def seconds(self) -> float:
+        return self._ended + (self._clock() - self._since if self._count else 0.0)
+
+    async def during(self, work: Awaitable[None]) -> None:
+        if not self._count:
+            self._since = self._clock()
+        self._count += 1
+        try:
+            await work
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._ended += self._clock() - self._since
+
+
+def _nobody_listens() -> None:
+    pass
+
+
+async def _travel(ring: Averages, bucket: Bucket) -> None:
+    await ring.allreduce(bucket.gradients, bucket=bucket.name)
+
+
+async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

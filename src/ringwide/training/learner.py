@@ -1,0 +1,83 @@
+"""A model, its data and what one step does to it. Knows nothing of other ranks, but how many there are."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from ringwide.training.config import TrainingConfig
+from ringwide.training.data.samples import Data
+from ringwide.training.data.shares import Share
+from ringwide.training.flat import flatten
+from ringwide.training.losses import correct, loss_function
+from ringwide.training.optimizer import make_optimizer
+
+EVALUATED_TOGETHER = 256
+
+
+class Learner:
+    def __init__(self, config: TrainingConfig, data: Data, model: nn.Module, *, size: int) -> None:
+        self.data, self.model, self._size = data, model, size
+        self.buckets = flatten(model, config.bucket_bytes)
+        self.optimizer = make_optimizer(
+            config, [bucket.parameters for bucket in self.buckets], [bucket.gradients for bucket in self.buckets]
+        )
+        self._loss = loss_function(config)
+        self._scales: dict[int, Tensor] = {}
+
+    def backward(self, share: Share, on_last_batch: Callable[[], None]) -> float:
+        """Leave gradients whose mean over the ranks is that of the whole step. Returns the summed loss of the share.
+
+        `on_last_batch` hears that the batch comes which completes the gradients.
+        """
+        for bucket in self.buckets:
+            bucket.gradients.zero_()
+        if not share.samples:
+            return 0.0
+        summed = 0.0
+        for index, batch in enumerate(share.batches, start=1):
+            if index == len(share.batches):
+                on_last_batch()
+            inputs, targets = self.data.train.batch(batch)
+            loss = self._loss(self.model(inputs), targets)
+            loss.backward(self._scale(share.total, loss))  # type: ignore[no-untyped-call]
+            summed += loss.item()
+        return summed
+
+    def _scale(self, total: int, loss: Tensor) -> Tensor:
+        """Ranks have shares of different lengths, and the ring takes a plain mean: so every sample weighs the same."""
+        if total not in self._scales:
+            self._scales[total] = torch.full_like(loss, self._size / total, requires_grad=False)
+        return self._scales[total]
+
+    @torch.no_grad()
+    def evaluate(self, samples: range) -> tuple[float, float, int]:
+        """Summed loss and right answers of these held-out samples, and how many had a right answer to give."""
+        self.model.eval()
+        losses, right, judged = 0.0, 0.0, 0
+        for indexes in torch.tensor(samples, dtype=torch.long).split(EVALUATED_TOGETHER):
+            if not len(indexes):
+                continue
+            inputs, targets = self.data.test.batch(indexes)
+            outputs = self.model(inputs)
+            losses += self._loss(outputs, targets).item()
+            hits = correct(outputs, targets)
+            right, judged = right + (hits or 0.0), judged + (len(indexes) if hits is not None else 0)
+        self.model.train()
+        return losses, right, judged
+
+    def fingerprint(self) -> str:
+        return fingerprint(bucket.parameters for bucket in self.buckets)
+
+    def tensors(self) -> list[Tensor]:
+        """All that must be the same on every rank: what is learnt, and what the model keeps beside it."""
+        frozen = [parameter.data for parameter in self.model.parameters() if not parameter.requires_grad]
+        return [*(bucket.parameters for bucket in self.buckets), *frozen, *self.model.buffers()]
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
