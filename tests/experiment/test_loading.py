@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from ringwide.errors import ConfigError
-from ringwide.experiment.config import ExperimentConfig, load_experiment
-from ringwide.experiment.loading import read_document
+from ringwide.experiment.config import ExperimentConfig
+from ringwide.experiment.loading import load_experiment
 
 HEAD = "name: t\nnodes: 2\n"
 
@@ -32,12 +32,6 @@ def test_a_whole_experiment_loads(tmp_path: Path) -> None:
     assert (config.name, config.nodes) == ("t", 2)
     assert (config.ring.segment_bytes, config.ring.lanes) == (256 * 1024, 2)
     assert config.training.learning_rate == 0.001
-
-
-def test_keys_stay_what_was_written(tmp_path: Path) -> None:
-    document = read_document(written(tmp_path, "on: 1\nbelow:\n  - x\n  - no: 2\n"))
-    assert document.data == {"on": 1, "below": ["x", {"no": 2}]}
-    assert document.lines[("below", 1, "no")] == 4
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ByteSize, ConfigDict, Field
 
 from ringwide.config import RingConfig
-from ringwide.experiment.loading import load_model
 from ringwide.training.config import TrainingConfig
 
 Logging = Literal["silent", "normal", "verbose"]
@@ -79,4 +78,6 @@ class ExperimentConfig(BaseModel):
 
 
 def load_experiment(path: Path) -> ExperimentConfig:
-    return load_model(path, ExperimentConfig)
+    from ringwide.experiment import loading
+
+    return loading.load_experiment(path)
