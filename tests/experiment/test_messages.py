@@ -65,6 +65,11 @@ def test_a_message_survives_its_line(message: Message) -> None:
     assert decode(line) == message
 
 
+def test_a_step_number_keeps_all_its_digits() -> None:
+    message = replace(PROGRESS, steps=(replace(STEP, number=123_456_789),))
+    assert decode(encode(message)) == message
+
+
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_no_number_survives(loss: float) -> None:
     message = decode(encode(replace(PROGRESS, steps=(replace(STEP, loss=loss),))))

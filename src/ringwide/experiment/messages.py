@@ -6,6 +6,7 @@ Ten nodes make thousands of steps a second, so many steps are one message, and e
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
+from operator import attrgetter
 from typing import Any
 
 from ringwide.training.progress import Evaluation, Plan, Progress, Result, Step
@@ -14,11 +15,13 @@ Message = Plan | Progress | Evaluation | Result
 KINDS: dict[str, type[Message]] = {"plan": Plan, "progress": Progress, "evaluation": Evaluation, "result": Result}
 NAME_OF = {kind: name for name, kind in KINDS.items()}
 STEP_FIELDS = tuple(field.name for field in fields(Step))
+WHOLE_FIELDS = {field.name for field in fields(Step) if field.type is int}
 
 
 def encode(message: Message) -> str:
-    told = {"kind": NAME_OF[type(message)], **_told(message)}
-    return json.dumps(told, separators=(",", ":"))
+    if isinstance(message, Progress):
+        return _encode_progress(message)
+    return json.dumps({"kind": NAME_OF[type(message)], **asdict(message)})
 
 
 def decode(line: str) -> Message | None:
@@ -33,20 +36,26 @@ def decode(line: str) -> Message | None:
         return None
 
 
-def _told(message: Message) -> dict[str, Any]:
-    if not isinstance(message, Progress):
-        return asdict(message)
-    sums = {"bytes_sent": message.bytes_sent, "bytes_received": message.bytes_received}
-    return {**sums, "steps": {name: _column(message.steps, name) for name in STEP_FIELDS}}
+def _encode_progress(progress: Progress) -> str:
+    """By hand: `json` would take five times as long, and this is done for every step."""
+    columns = ",".join(f'"{name}":[{_column(progress.steps, name)}]' for name in STEP_FIELDS)
+    sums = f'"bytes_sent":{progress.bytes_sent},"bytes_received":{progress.bytes_received}'
+    return f'{{"kind":"progress",{sums},"steps":{{{columns}}}}}'
 
 
-def _column(steps: Sequence[Step], name: str) -> list[int | float]:
-    return [_short(getattr(step, name)) for step in steps]
+def _column(steps: Sequence[Step], name: str) -> str:
+    numbers = map(attrgetter(name), steps)
+    if name in WHOLE_FIELDS:
+        return ",".join(map(str, numbers))
+    # Seven digits are about what a float32 holds; ten more would only make the line longer.
+    return as_json(",".join([f"{number:.7g}" for number in numbers]))
 
 
-def _short(number: int | float) -> int | float:
-    """Seven digits are about what a float32 holds; ten more would only make the line longer."""
-    return number if isinstance(number, int) else float(f"{number:.7g}")
+def as_json(numbers: str) -> str:
+    """Formatted floats in the spelling of `json`, which differs for those that are not finite."""
+    if "n" not in numbers:
+        return numbers
+    return numbers.replace("nan", "NaN").replace("inf", "Infinity")
 
 
 def _steps(columns: dict[str, list[Any]]) -> tuple[Step, ...]:
