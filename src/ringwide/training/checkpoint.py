@@ -10,6 +10,7 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -161,17 +162,21 @@ def _write(path: Path, state: dict[str, Any]) -> None:
             os.fsync(file.fileno())
         unfinished.replace(path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()
         raise ConfigError(f"{path}: the checkpoint cannot be written: {error.strerror}") from error
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        state: dict[str, Any] = torch.load(path, weights_only=True)
+        file = path.open("rb")
     except OSError as error:
         raise ConfigError(f"{path}: the checkpoint cannot be read: {error.strerror}") from error
-    except Exception as error:  # torch raises all kinds of them, for a file that is cut off or is something else
-        raise ConfigError(f"{path}: this is not a checkpoint of ringwide ({type(error).__name__})") from error
+    with file:
+        try:
+            state: dict[str, Any] = torch.load(file, weights_only=True)
+        except Exception as error:  # torch raises all kinds of them, for a file that is cut off or is something else
+            raise ConfigError(f"{path}: this is not a whole checkpoint ({type(error).__name__})") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise ConfigError(f"{path}: this is not a checkpoint of ringwide of format {FORMAT}")
+        raise ConfigError(f"{path}: this is not a checkpoint of format {FORMAT}")
     return state

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
-from ringwide.training.own import resolve
+from ringwide.training.own import guarded, resolve
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -23,7 +23,21 @@ def loss_function(config: TrainingConfig) -> Loss:
         case "mse":
             return mse
         case path:
-            return resolve(path, "training.loss")
+            return _own(path)
+
+
+def _own(path: str) -> Loss:
+    where = f"training.loss: {path!r}"
+    function = guarded(resolve(path, "training.loss"), where)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        given = function(outputs, targets)
+        if not isinstance(given, Tensor) or given.dim():
+            shape = f" of shape {tuple(given.shape)}" if isinstance(given, Tensor) else ""
+            raise ConfigError(f"{where}: returned a {type(given).__name__}{shape}; it should return one sum, a tensor")
+        return given
+
+    return loss
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

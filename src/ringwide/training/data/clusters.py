@@ -14,7 +14,9 @@ CLASSES = 10
 FEATURES = 128
 TRAIN, TEST = 2560, 512
 SEED = 0  # fixed: runs with different seeds learn from the same samples
-DISTANCE = 0.33  # the spread of the centres in each direction, where that of each cloud is 1: about 5 % lie nearer to another
+DISTANCE = (
+    0.33  # the spread of the centres in each direction, where that of each cloud is 1: about 5 % lie nearer to another
+)
 
 
 def clusters() -> Data:

@@ -22,7 +22,11 @@ from ringwide.training.data.samples import Data
 
 VOCABULARY = 128  # ASCII
 TEST_PART = 20  # the last twentieth is held out
-SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+SKIPPED = {
+    *("site-packages", "dist-packages", "__pycache__"),  # not of the library
+    *("test", "tests", "idle_test"),  # not installed everywhere
+    *("encodings", "pydoc_data"),  # a sixth of it, but tables and manuals rather than programs
+}
 ASCII_ONLY = bytes(range(VOCABULARY)) + b"?" * (256 - VOCABULARY)
 
 
