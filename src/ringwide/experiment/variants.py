@@ -7,14 +7,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ringwide.errors import ConfigError
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.document import Document, read_document
 from ringwide.experiment.labels import described, labels, slugs
 from ringwide.experiment.loading import checked, overridden
 from ringwide.experiment.sweep import Choice, read_sweep
+from ringwide.experiment.writing import as_yaml
 
 MOST_VARIANTS = 1000
 
@@ -66,12 +65,4 @@ def _variant(document: Document, choices: Sequence[Choice], label: str, slug: st
 
 def write_document(path: Path, document: dict[str, Any]) -> None:
     """As YAML that loads to the same configuration."""
-    text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-    path.write_text(text, encoding="utf-8")
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes every value out. An alias for one that occurs twice would be refused when it is read."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+    path.write_text(as_yaml(document), encoding="utf-8")
