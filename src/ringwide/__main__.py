@@ -27,6 +27,8 @@ def parser() -> argparse.ArgumentParser:
     about = config.add_subparsers(required=True, metavar="WHAT")
     schema = about.add_parser("schema", help="print the JSON Schema of an experiment file")
     schema.set_defaults(command=_schema)
+    keys = about.add_parser("keys", help="describe every key of an experiment file")
+    keys.set_defaults(command=_keys)
     settings = about.add_parser("settings", help="print the settings of a ring as a table")
     settings.set_defaults(command=_settings)
 
@@ -48,6 +50,13 @@ def _schema(_: argparse.Namespace) -> int:
     from ringwide.experiment.config import ExperimentConfig
 
     print(json.dumps(ExperimentConfig.model_json_schema(), indent=2))
+    return 0
+
+
+def _keys(_: argparse.Namespace) -> int:
+    from ringwide.experiment.reference import keys_reference
+
+    print(keys_reference())
     return 0
 
 
