@@ -1,0 +1,215 @@
+"""What a report says, before anyone decides how it looks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from ringwide.experiment.report import figures as fig
+from ringwide.experiment.report import tables, units
+from ringwide.experiment.report.figures import Figure
+from ringwide.experiment.report.metrics import Metrics
+from ringwide.experiment.report.reading import Figures, Run, Sweep
+from ringwide.experiment.report.table import Table, as_markdown, markdown
+
+NamedRuns = Sequence[tuple[str, Run]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One headline figure."""
+
+    name: str
+    value: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    title: str
+    status: str
+    facts: tuple[str, ...]  # one line below the title
+    banner: str
+    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
+    tiles: tuple[Tile, ...]
+    tables: tuple[Table, ...]
+    folded: tuple[Table, ...]  # for those who want to know it all
+
+
+def of_run(run: Run, metrics: Metrics) -> Contents:
+    shown = (tables.beside([("this run", run)]), tables.nodes(run), tables.spread(run))
+    return Contents(
+        title=f"{run.name}: {run.label}" if run.label else run.name,
+        status=run.status,
+        facts=_facts(run),
+        banner=_banner(run),
+        notes=_paragraphs(run.setting("report.notes")),
+        remarks=_remarks(metrics),
+        tiles=_tiles(run, metrics),
+        tables=_filled(shown),
+        folded=_filled((tables.plan(run), tables.configuration(run), tables.surroundings(run))),
+    )
+
+
+def of_comparison(runs: NamedRuns, *, links: Sequence[str], sweep: Sweep | None = None) -> Contents:
+    first = runs[0][1] if runs else None
+    shown = (tables.comparison(runs, links=links) if runs else None, tables.differences(runs), tables.beside(runs))
+    return Contents(
+        title=sweep.name if sweep else f"Comparison of {len(runs)} runs",
+        status=sweep.status if sweep else "",
+        facts=_sweep_facts(sweep) if sweep else (),
+        banner=_banner(sweep) if sweep else _unfinished(runs),
+        notes=_paragraphs(first.setting("report.notes")) if first and sweep else (),
+        remarks=(),
+        tiles=_best_tiles(runs),
+        tables=_filled(shown),
+        folded=_filled((tables.surroundings(first),)) if first else (),
+    )
+
+
+def as_text(contents: Contents) -> str:
+    """The whole report as Markdown: all but the pictures."""
+    parts = [f"# {as_markdown(contents.title)}\n"]
+    parts += [f"{as_markdown(' · '.join(contents.facts))}\n"] if contents.facts else []
+    parts += [f"**{as_markdown(contents.banner)}**\n"] if contents.banner else []
+    parts += [f"{as_markdown(paragraph)}\n" for paragraph in (*contents.notes, *contents.remarks)]
+    headline = Table("In short", ("", "", ""), tuple((t.name, t.value, t.detail) for t in contents.tiles), texts=1)
+    return "\n".join([*parts, *map(markdown, (headline, *contents.tables, *contents.folded))])
+
+
+def named(runs: Sequence[Run]) -> list[tuple[str, Run]]:
+    """Each run with a name of its own, as short as the others allow."""
+    choices: tuple[Callable[[Run], str], ...] = (
+        lambda run: run.label or run.name,
+        lambda run: f"{run.name}: {run.label}" if run.label else run.name,
+        lambda run: f"{run.directory.parent.name}: {run.label}" if run.label else run.directory.name,
+        lambda run: str(run.directory),
+    )
+    fitting = (
+        names for choice in choices if len(set(names := [choice(run) for run in runs])) == len(runs) and all(names)
+    )
+    return list(zip(next(fitting, [f"run {number}" for number in range(1, len(runs) + 1)]), runs, strict=True))
+
+
+def links_to(runs: Sequence[Run], directory: Path) -> list[str]:
+    """From a page in `directory` to the reports of runs below or beside it; nothing to those that are elsewhere."""
+    pages = [run.directory.resolve() / "report.html" for run in runs]
+    around = directory.resolve()
+    return [
+        quote(str(page.relative_to(around))) if page.is_relative_to(around) and page.exists() else "" for page in pages
+    ]
+
+
+def _facts(run: Run) -> tuple[str, ...]:
+    model, data = run.setting("training.model"), run.setting("training.data")
+    codec = run.setting("ring.codec")
+    cores = run.machine.get("cores")
+    return tuple(
+        fact
+        for fact in (
+            f"{run.size} nodes" if run.size != 1 else "1 node",
+            f"{model} on {data}" if model and data else "",
+            f"codec {codec}" if codec not in (None, "none") else "",
+            f"started {_moment(run.started)}" if run.started else "",
+            f"{units.duration(run.seconds)} in all" if run.seconds else "",
+            f"{cores} cores" if cores else "",
+        )
+        if fact
+    )
+
+
+def _sweep_facts(sweep: Sweep) -> tuple[str, ...]:
+    return (
+        f"{len(sweep.runs)} of {sweep.planned} variants"
+        if len(sweep.runs) < sweep.planned
+        else f"{sweep.planned} variants",
+        f"over {', '.join(sweep.keys)}",
+        f"started {_moment(sweep.started)}",
+        f"{units.duration(sweep.seconds)} in all",
+    )
+
+
+def _moment(started: str) -> str:
+    return started[:16].replace("T", " ")
+
+
+def _banner(run: Run | Sweep) -> str:
+    match run.status:
+        case "complete":
+            return ""
+        case "stopped":
+            return f"Stopped early{f' by {run.reason}' if run.reason else ''}: the figures are those of a part."
+        case "failed":
+            return f"Failed{f': {run.reason}' if run.reason else ''}. The figures are those of what was done before."
+    return f"Status {run.status or 'unknown'}: these figures may not be complete."
+
+
+def _unfinished(runs: NamedRuns) -> str:
+    unfinished = [f"{name} ({run.status or 'unknown'})" for name, run in runs if run.status != "complete"]
+    return f"Not complete: {', '.join(unfinished)}." if unfinished else ""
+
+
+def _paragraphs(notes: object) -> tuple[str, ...]:
+    return tuple(part.strip() for part in notes.split("\n\n") if part.strip()) if isinstance(notes, str) else ()
+
+
+def _remarks(metrics: Metrics) -> tuple[str, ...]:
+    bad, lines = metrics.first_step_not_finite, metrics.unreadable_lines
+    return (
+        *([f"From step {bad:,} on some losses are not finite; the curve shows only those that are."] if bad else []),
+        *([f"{lines:,} of the lines in metrics.jsonl could not be read and were left out."] if lines else []),
+    )
+
+
+def _tiles(run: Run, metrics: Metrics) -> tuple[Tile, ...]:
+    figures = fig.in_all(run)
+    last = metrics.points[-1].mean if metrics.points else None
+    loss = figures.get(fig.LOSS.key)
+    torch, each = figures.get(fig.TORCH_MEMORY.key), fig.mean_of(run.nodes, fig.MEMORY)
+    return (
+        Tile("Batches", fig.BATCHES.of(figures), f"in {fig.SECONDS.of(figures)} of training"),
+        Tile("Batches per second", fig.PACE.of(figures), "all nodes together"),
+        Tile(
+            "Loss",
+            units.loss(last if loss is None else loss),
+            _prefixed("on held-out samples ", fig.TEST_LOSS, figures),
+        ),
+        Tile("Test accuracy", fig.ACCURACY.of(figures), _prefixed("after epoch ", fig.EPOCHS, figures)),
+        Tile("Throughput", fig.THROUGHPUT.of(figures), _compression(run, figures)),
+        Tile("Network time of a node", fig.NETWORK.of(figures), f"{fig.HIDDEN.of(figures)} of it hidden"),
+        Tile("Memory", fig.MEMORY.of(figures), f"{units.size(each)} a node; torch alone {units.size(torch)}"),
+    )
+
+
+def _compression(run: Run, figures: Figures) -> str:
+    sent = f"{fig.SENT.of(figures)} sent"
+    return f"{sent}, compressed {fig.RATIO.of(figures)}" if fig.encoded(run.nodes) else sent
+
+
+def _prefixed(words: str, figure: Figure, figures: Figures) -> str:
+    return words + figure.of(figures) if figures.get(figure.key) is not None else ""
+
+
+def _best_tiles(runs: NamedRuns) -> tuple[Tile, ...]:
+    best = (
+        ("Most batches per second", fig.PACE, max),
+        ("Lowest loss", fig.LOSS, min),
+        ("Best test accuracy", fig.ACCURACY, max),
+        ("Least memory", fig.MEMORY, min),
+    )
+    return tuple(_best_tile(runs, title, figure, choose) for title, figure, choose in best)
+
+
+def _best_tile(runs: NamedRuns, title: str, figure: Figure, choose: Callable[..., tuple[float, str]]) -> Tile:
+    values = [(value, name) for name, run in runs if _is_number(value := fig.in_all(run).get(figure.key))]
+    value, name = choose(values, default=(None, ""))
+    return Tile(title, figure.form(value), name)
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and value == value  # which NaN is not
+
+
+def _filled(found: Sequence[Table | None]) -> tuple[Table, ...]:
+    return tuple(table for table in found if table is not None and table.rows)

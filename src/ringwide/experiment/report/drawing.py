@@ -1,0 +1,101 @@
+"""Pictures as SVG that belongs into a page: colours are those of the page, light or dark; words are in its font.
+
+matplotlib writes colours as numbers. Each colour of ours is drawn as a number that stands for nothing else, and becomes
+the name of a CSS variable afterwards, so one picture serves both colour schemes.
+"""
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH_INCHES = 5.6  # about 400 units of SVG: wide enough for half a desk, narrow enough to be read on a phone
+HEIGHT_INCHES = 3.0
+INK, FAINT, GRID = "#fd0001", "#fd0002", "#fd0003"
+SERIES = tuple(f"#fe000{number}" for number in range(1, 8))
+VARIABLES = {INK: "--ink", FAINT: "--faint", GRID: "--grid"} | {c: f"--series-{c[-1]}" for c in SERIES}
+DASHES = ("solid", "dashed", "dotted")
+STYLE: dict[Any, Any] = {
+    "font.size": 9.5,
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": FAINT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": FAINT,
+    "ytick.labelcolor": FAINT,
+    "lines.linewidth": 1.6,
+    "figure.constrained_layout.use": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Swatch:
+    """One line of a legend. Its kind is one of `DASHES`, "area" or "point"."""
+
+    name: str
+    color: str
+    kind: str = "solid"
+
+    @property
+    def variable(self) -> str:
+        return VARIABLES[self.color]
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    title: str
+    svg: str
+    legend: tuple[Swatch, ...] = ()
+    caption: str = ""
+
+
+def series(number: int) -> tuple[str, str]:
+    """A colour and a dash that no other of the first 21 lines has."""
+    return SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
+
+
+def drawn(draw: Callable[["Axes"], object], *, height: float = HEIGHT_INCHES) -> str:
+    """What `draw` puts on a pair of axes, as SVG to stand inside HTML."""
+    with _style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(WIDTH_INCHES, height))
+        draw(figure.add_subplot())
+        out = io.StringIO()
+        figure.savefig(out, format="svg", transparent=True)
+    return fit_for_a_page(out.getvalue())
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        yield
+
+
+def fit_for_a_page(svg: str) -> str:
+    """Without its prologue, addresses and size: the page gives it a width, and no two pictures may share an id."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
+    svg = re.sub(r'^<svg width="[^"]*" height="[^"]*"|^<svg height="[^"]*"', "<svg", svg)
+    used = set(re.findall(r'(?:url\(|href=")#([\w-]+)', svg))
+    svg = re.sub(r' id="([\w.-]+)"', lambda found: found[0] if found[1] in used else "", svg)
+    for color, variable in VARIABLES.items():
+        svg = svg.replace(color, f"var({variable})")
+    return svg

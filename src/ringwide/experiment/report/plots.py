@@ -1,0 +1,160 @@
+"""The pictures of one run."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ringwide.experiment.report import figures as fig
+from ringwide.experiment.report import units
+from ringwide.experiment.report.bars import Bar, bars
+from ringwide.experiment.report.drawing import SERIES, Plot, Swatch, drawn
+from ringwide.experiment.report.metrics import Evaluated, Metrics
+from ringwide.experiment.report.reading import Node, Run
+from ringwide.experiment.report.thinning import Point
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLUE, ORANGE, GREEN, PURPLE, SKY = SERIES[:5]
+MAX_POINTS = 200
+LOG_FROM_RATIO = 100  # a loss that falls this far is a flat line on a plain axis
+
+
+def of_run(run: Run, metrics: Metrics) -> list[Plot]:
+    plots = (
+        loss(metrics),
+        accuracy(metrics),
+        pace(run, metrics),
+        time_split(run),
+        learning_rate(metrics),
+        beside(run),
+    )
+    return [plot for plot in plots if plot is not None]
+
+
+def loss(metrics: Metrics) -> Plot | None:
+    points = [point for point in metrics.points if math.isfinite(point.mean)]
+    held_out = [found for found in thinned(metrics.evaluations) if found.loss is not None and math.isfinite(found.loss)]
+    if not points:
+        return None
+
+    def draw(axes: "Axes") -> None:
+        steps = [point.step for point in points]
+        axes.fill_between(steps, [p.low for p in points], [p.high for p in points], color=BLUE, alpha=0.22, linewidth=0)
+        axes.plot(steps, [point.mean for point in points], color=BLUE)
+        axes.plot([e.step for e in held_out], [e.loss or 0 for e in held_out], "o", color=ORANGE, markersize=4)
+        axes.set(xlabel="step", ylabel="loss", yscale=loss_scale(points))
+
+    legend = [Swatch("mean over nodes", BLUE)]
+    legend += [Swatch("lowest to highest node", BLUE, "area")] if len(metrics.heard) > 1 else []
+    legend += [Swatch("held-out samples", ORANGE, "point")] if held_out else []
+    return Plot("Loss", drawn(draw), tuple(legend))
+
+
+def accuracy(metrics: Metrics) -> Plot | None:
+    told = [found for found in thinned(metrics.evaluations) if found.accuracy is not None]
+    if len(told) < 2:
+        return None
+
+    def draw(axes: "Axes") -> None:
+        axes.plot([e.step for e in told], [100 * (e.accuracy or 0) for e in told], "o-", color=ORANGE, markersize=4)
+        axes.set(xlabel="step", ylabel="% right")
+
+    return Plot("Accuracy on held-out samples", drawn(draw))
+
+
+def pace(run: Run, metrics: Metrics) -> Plot | None:
+    pieces = metrics.pace
+    if len(pieces) < 2:
+        return None
+    bytes_per_batch = _bytes_per_batch(run)
+
+    def draw(axes: "Axes") -> None:
+        times = [(piece.start + piece.end) / 2 for piece in pieces]
+        axes.plot(times, [piece.steps_per_second * run.batches_per_step for piece in pieces], color=BLUE)
+        axes.set(xlabel="seconds of training", ylabel="batches/s, all nodes", xlim=(0, pieces[-1].end))
+        axes.set_ylim(bottom=0)
+        if bytes_per_batch:
+            right = axes.secondary_yaxis("right", functions=_scaling(bytes_per_batch / 1e6))
+            right.set_ylabel("MB/s sent")
+
+    caption = f"MB/s at the mean of {units.size(bytes_per_batch)} sent for each batch." if bytes_per_batch else ""
+    return Plot("Pace over time", drawn(draw), caption=caption)
+
+
+def _scaling(scale: float) -> tuple[Any, Any]:
+    return lambda value: value * scale, lambda value: value / scale
+
+
+def _bytes_per_batch(run: Run) -> float | None:
+    batches, sent = run.totals.get(fig.BATCHES.key), run.totals.get(fig.SENT.key)
+    return sent / batches if batches and sent and not run.missing else None
+
+
+def time_split(run: Run) -> Plot | None:
+    """Where each node's time went. What was hidden ran beside the computing, so it stands between the two."""
+    nodes = [node for node in run.nodes if node.figures.get(fig.SECONDS.key)]
+    if not nodes:
+        return None
+    ranks, shares = [node.rank for node in nodes], [_shares(node) for node in nodes]
+    codec = [100 * (node.figures.get("codec_share") or 0) for node in nodes]
+    parts = [
+        Swatch("computing", BLUE),
+        Swatch("network, hidden by computing", SKY),
+        Swatch("network, waited for", ORANGE),
+    ]
+
+    def draw(axes: "Axes") -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        floor = [0.0] * len(nodes)
+        for index, part in enumerate(parts):
+            heights = [share[index] for share in shares]
+            axes.bar(ranks, heights, bottom=floor, color=part.color, width=0.72)
+            floor = [below + height for below, height in zip(floor, heights, strict=True)]
+        if any(codec):
+            axes.plot(ranks, codec, "D", color=PURPLE, markersize=5)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(visible=False, axis="x")
+        axes.set(xlabel="node", ylabel="% of training time", ylim=(0, 100))
+
+    marks = [Swatch("in codecs (part of the others)", PURPLE, "point")] if any(codec) else []
+    legend = [Swatch(part.name, part.color, "area") for part in parts]
+    return Plot("Where the time went", drawn(draw), (*legend, *marks))
+
+
+def _shares(node: Node) -> tuple[float, float, float]:
+    seconds = node.figures.get(fig.SECONDS.key) or 1.0
+    network = min(node.figures.get(fig.NETWORK.key) or 0.0, seconds)
+    hidden = min(node.figures.get("hidden_seconds") or 0.0, network)
+    return 100 * (seconds - network) / seconds, 100 * hidden / seconds, 100 * (network - hidden) / seconds
+
+
+def learning_rate(metrics: Metrics) -> Plot | None:
+    rates = [point.learning_rate for point in metrics.points]
+    if not rates or max(rates) - min(rates) <= 1e-9 * max(rates):
+        return None
+
+    def draw(axes: "Axes") -> None:
+        axes.plot([point.step for point in metrics.points], rates, color=GREEN)
+        axes.set(xlabel="step", ylabel="learning rate")
+        axes.set_ylim(bottom=0)
+
+    return Plot("Learning rate", drawn(draw))
+
+
+def beside(run: Run) -> Plot | None:
+    others = [Bar(found.name, found.figures.get(fig.PACE.key), ours=False) for found in fig.references(run)]
+    ours = Bar("this run", run.totals.get(fig.PACE.key))
+    return bars("Batches per second, beside", [ours, *others], units.number) if others else None
+
+
+def loss_scale(points: Sequence[Point]) -> str:
+    lows, highs = [point.low for point in points], [point.high for point in points]
+    return "log" if min(lows) > 0 and max(highs) / min(lows) > LOG_FROM_RATIO else "linear"
+
+
+def thinned(evaluations: Sequence[Evaluated]) -> Sequence[Evaluated]:
+    """Every so manieth, and always the last."""
+    stride = -(-len(evaluations) // MAX_POINTS) or 1
+    return evaluations[::-1][::stride][::-1]

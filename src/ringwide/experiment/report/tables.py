@@ -1,0 +1,194 @@
+"""Every table of a report, defined once."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ringwide.experiment.report import figures as fig
+from ringwide.experiment.report import units
+from ringwide.experiment.report.figures import Figure, Reference
+from ringwide.experiment.report.reading import Figures, Run
+from ringwide.experiment.report.table import Table
+
+NODE_COLUMNS = (
+    fig.BATCHES,
+    fig.EPOCHS,
+    fig.LOSS,
+    fig.ACCURACY,
+    fig.PACE,
+    fig.NETWORK,
+    fig.HIDDEN,
+    fig.CODEC_TIME,
+    fig.RATIO,
+    fig.SENT,
+    fig.RECEIVED,
+    fig.THROUGHPUT,
+    fig.MEMORY,
+    fig.PEAK_MEMORY,
+)
+SPREAD_ROWS = (
+    fig.BATCHES,
+    fig.PACE,
+    fig.SAMPLES,
+    fig.LOSS,
+    fig.TEST_LOSS,
+    fig.ACCURACY,
+    fig.SECONDS,
+    fig.NETWORK,
+    fig.NETWORK_SHARE,
+    fig.HIDDEN,
+    fig.CODEC_TIME,
+    fig.RATIO,
+    fig.SENT,
+    fig.RECEIVED,
+    fig.THROUGHPUT,
+    fig.MEMORY,
+    fig.TORCH_MEMORY,
+    fig.PEAK_MEMORY,
+)
+BESIDE_COLUMNS = (fig.BATCHES, fig.PACE, fig.THROUGHPUT, fig.NETWORK, fig.MEMORY, fig.RATIO, fig.LOSS)
+OF_CODECS = (fig.CODEC_TIME, fig.RATIO)
+LONG_NAMES = {fig.NETWORK_SHARE: "network time, of training time", fig.HIDDEN: "network time, hidden"}
+TOLD_ELSEWHERE = ("report.beside", "report.notes", "sweep")
+NOT_COMPARED = ("name", "report", "sweep")
+KEYS_IN_A_COMPARISON = 3
+MEMORY_NOTE = "Memory is that at the end, pages that processes share divided among them (PSS)."
+
+
+def nodes(run: Run) -> Table:
+    """A row for each rank, also for those that left no result."""
+    columns = NODE_COLUMNS if fig.encoded(run.nodes) else [column for column in NODE_COLUMNS if column not in OF_CODECS]
+    ranks = sorted(run.nodes, key=lambda node: node.rank)
+    rows = [(_rank(node.rank, node.ended), *(column.of(node.figures) for column in columns)) for node in ranks]
+    lost = " Nodes with * left no result: their figures are those of the steps they told of." if run.missing else ""
+    return Table("Nodes", ("node", *(column.head for column in columns)), tuple(rows), MEMORY_NOTE + lost)
+
+
+def spread(run: Run) -> Table:
+    known = [figure for figure in SPREAD_ROWS if fig.known(run.nodes, figure.key)]
+    shown = [figure for figure in known if figure not in OF_CODECS or fig.encoded(run.nodes)]
+    rows = tuple((LONG_NAMES.get(figure, figure.head), *_spread(run, figure)) for figure in shown)
+    return Table("Across nodes", ("", "in all", "lowest", "mean", "highest"), rows)
+
+
+def beside(runs: Sequence[tuple[str, Run]]) -> Table | None:
+    """Each run, then each of its references, and the run divided by the reference."""
+    rows: list[tuple[str, ...]] = []
+    for name, run in runs:
+        ours, others = fig.in_all(run), fig.references(run)
+        rows += [_figures_row(name, ours)] if others else []
+        for other in others:
+            rows += [_figures_row(other.name, other.figures), _ratio_row(ours, other)]
+    heads = ("", *(column.head for column in BESIDE_COLUMNS))
+    note = "Network time is that of a node; the other figures are those of all nodes together."
+    return Table("Beside", heads, tuple(rows), note) if rows else None
+
+
+def comparison(runs: Sequence[tuple[str, Run]], *, links: Sequence[str] = ()) -> Table:
+    """A row for each run: what makes it differ, and what came of it."""
+    keys = differing_keys([run for _, run in runs])
+    inline = keys if len(keys) <= KEYS_IN_A_COMPARISON else []
+    numbered = bool(inline) and all(run.label for _, run in runs)  # of a sweep: the keys say all that the label says
+    rows = []
+    for place, (name, run) in enumerate(runs, start=1):
+        figures = fig.in_all(run)
+        first = str(place) if numbered else name
+        rows.append((first, *_settings(run, inline), *(column.of(figures) for column in fig.IN_ALL)))
+    heads = ("#" if numbered else "run", *inline, *(column.head for column in fig.IN_ALL))
+    return Table("Comparison", heads, tuple(rows), MEMORY_NOTE, texts=1 + len(inline), links=tuple(links))
+
+
+def differences(runs: Sequence[tuple[str, Run]]) -> Table | None:
+    """The settings in which runs differ, where they are too many for the comparison itself."""
+    keys = differing_keys([run for _, run in runs])
+    rows = tuple((name, *_settings(run, keys)) for name, run in runs)
+    many = len(keys) > KEYS_IN_A_COMPARISON
+    return Table("What differs", ("run", *keys), rows, texts=1 + len(keys)) if many else None
+
+
+def plan(run: Run) -> Table:
+    rows = tuple((key.replace("_", " "), _planned(key, value)) for key, value in run.plan.items())
+    return Table("Plan", ("", "value"), rows)
+
+
+def configuration(run: Run) -> Table:
+    settings = flat({key: value for key, value in run.config.items() if key != "sweep"})
+    rows = tuple((key, setting(key, value)) for key, value in settings.items() if key not in TOLD_ELSEWHERE)
+    return Table("Configuration", ("key", "value"), rows, texts=2)
+
+
+def surroundings(run: Run) -> Table:
+    machine = [(key.replace("_", " "), _fact(key, value)) for key, value in run.machine.items()]
+    versions = [(key, _fact(key, value)) for key, value in run.versions.items()]
+    return Table("Machine and versions", ("", ""), (*machine, *versions), texts=2)
+
+
+def differing_keys(runs: Sequence[Run]) -> list[str]:
+    settings = [flat(run.config) for run in runs]
+    keys = dict.fromkeys(key for each in settings for key in each if key.partition(".")[0] not in NOT_COMPARED)
+    return [key for key in keys if any(each.get(key) != settings[0].get(key) for each in settings)]
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(_flat(config, ""))
+
+
+def _flat(config: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def setting(key: str, value: object) -> str:
+    """As one would write it in the file, sizes with their unit."""
+    if value is None or value == "":
+        return units.MISSING
+    if isinstance(value, int) and not isinstance(value, bool) and key.endswith("bytes"):
+        return units.exact_size(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _settings(run: Run, keys: Sequence[str]) -> Iterator[str]:
+    settings = flat(run.config)
+    return (setting(key, settings.get(key)) for key in keys)
+
+
+def _rank(rank: int, ended: bool) -> str:
+    return f"{rank}" if ended else f"{rank} *"
+
+
+def _spread(run: Run, figure: Figure) -> tuple[str, ...]:
+    values = fig.known(run.nodes, figure.key)
+    total = run.totals.get(figure.key) if figure.adds_up else None
+    return tuple(figure.form(value) for value in (total, min(values), fig.mean(values), max(values)))
+
+
+def _figures_row(name: str, figures: Figures) -> tuple[str, ...]:
+    return (name, *(column.of(figures) for column in BESIDE_COLUMNS))
+
+
+def _ratio_row(ours: Figures, other: Reference) -> tuple[str, ...]:
+    pairs = [(ours.get(column.key), other.figures.get(column.key)) for column in BESIDE_COLUMNS]
+    return ("ratio", *(units.ratio(mine / theirs if mine is not None and theirs else None) for mine, theirs in pairs))
+
+
+def _planned(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
+        return units.MISSING
+    return (
+        units.size(value)
+        if key.endswith("bytes")
+        else units.duration(value)
+        if key == "seconds"
+        else units.count(value)
+    )
+
+
+def _fact(key: str, value: object) -> str:
+    if isinstance(value, int | float) and key.endswith("bytes"):
+        return units.size(value)
+    return units.MISSING if value is None else str(value)

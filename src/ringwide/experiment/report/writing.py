@@ -1,0 +1,97 @@
+"""Reports, made from the files of runs alone: today's and any old ones."""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ringwide.errors import ConfigError
+from ringwide.experiment.report import contents as told
+from ringwide.experiment.report.contents import Contents, NamedRuns
+from ringwide.experiment.report.drawing import Plot
+from ringwide.experiment.report.metrics import Metrics, read_metrics
+from ringwide.experiment.report.reading import Run, Sweep, read, with_totals
+
+PAGE = "report.html"
+logger = logging.getLogger("ringwide.experiment")
+
+
+def write_report(directory: Path) -> Path:
+    """Write report.md and, unless the run does not want it, report.html. The path is that of the better one."""
+    return write_found(read(directory), directory / PAGE)
+
+
+def compare(directories: Sequence[Path], out: Path) -> Path:
+    """One page, and one file of Markdown beside it, on runs and on all the runs of sweeps."""
+    return write_comparison(all_runs([read(directory) for directory in directories]), out)
+
+
+def write_found(found: Run | Sweep, page: Path) -> Path:
+    if isinstance(found, Sweep):
+        return write_comparison(all_runs([found]), page, sweep=found)
+    metrics = read_metrics(found.directory)
+    run = mended(found, metrics)
+    return _write(told.of_run(run, metrics), page, lambda: _run_plots(run, metrics), html=wants_html([run]))
+
+
+def write_comparison(runs: NamedRuns, page: Path, *, sweep: Sweep | None = None) -> Path:
+    plain = [run for _, run in runs]
+    contents = told.of_comparison(runs, links=told.links_to(plain, page.parent), sweep=sweep)
+    return _write(contents, page, lambda: _comparison_plots(runs), html=sweep is None or wants_html(plain))
+
+
+def all_runs(found: Sequence[Run | Sweep]) -> NamedRuns:
+    runs = [run for each in found for run in (each.runs if isinstance(each, Sweep) else (each,))]
+    return told.named([mended(run, read_metrics(run.directory)) if run.missing else run for run in runs])
+
+
+def mended(run: Run, metrics: Metrics) -> Run:
+    """With what is known of the ranks that left no result."""
+    return with_totals(run, (*run.nodes, *metrics.nodes_without_result(run))) if run.missing else run
+
+
+def wants_html(runs: Sequence[Run]) -> bool:
+    return not runs or any(run.setting("report.html") is not False for run in runs)
+
+
+def _write(contents: Contents, page: Path, plots: Callable[[], list[Plot]], *, html: bool) -> Path:
+    text = page.with_suffix(".md")
+    _replace(text, told.as_text(contents))
+    return _write_page(contents, page, plots) or text if html else text
+
+
+def _write_page(contents: Contents, page: Path, plots: Callable[[], list[Plot]]) -> Path | None:
+    try:
+        from ringwide.experiment.report.page import html
+
+        whole = html(contents, plots())
+    except ModuleNotFoundError as error:
+        logger.warning("%s was not drawn, as there is no %s: pip install 'ringwide[experiments]'", page, error.name)
+        return None
+    _replace(page, whole)
+    return page
+
+
+def _run_plots(run: Run, metrics: Metrics) -> list[Plot]:
+    from ringwide.experiment.report.plots import of_run
+
+    return of_run(run, metrics)
+
+
+def _comparison_plots(runs: NamedRuns) -> list[Plot]:
+    from ringwide.experiment.report.comparing import of_comparison
+
+    return of_comparison(runs)
+
+
+def _replace(path: Path, text: str) -> None:
+    """All of it or, if something goes wrong, what was there before."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: the report cannot be written: {error.strerror}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
