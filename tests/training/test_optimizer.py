@@ -1,23 +1,87 @@
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
-from ringwide.training.optimizer import Sgd
+from ringwide.training.config import TrainingConfig
+from ringwide.training.optimizer import Optimizer, make_optimizer
+
+SHAPES = [(50,), (7, 3), (1000,)]
+SETTINGS: list[dict[str, Any]] = [
+    {"optimizer": "sgd", "momentum": 0.0},
+    {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.1},
+    {"optimizer": "sgd", "momentum": 0.9},
+    {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.1},
+    {"optimizer": "adam"},
+    {"optimizer": "adam", "weight_decay": 0.1, "betas": (0.8, 0.95)},
+    {"optimizer": "adamw"},
+    {"optimizer": "adamw", "weight_decay": 0.1, "betas": (0.8, 0.95)},
+]
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_it_steps_as_torch_does(momentum: float) -> None:
-    torch.manual_seed(0)
-    ours = torch.randn(50, requires_grad=True)
-    theirs = ours.detach().clone().requires_grad_()
-    optimizers = Sgd([ours], learning_rate=0.1, momentum=momentum), torch.optim.SGD([theirs], lr=0.1, momentum=momentum)
-    for _ in range(5):
-        ours.grad = torch.randn(50)
-        theirs.grad = ours.grad.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-    assert torch.equal(ours, theirs)
+def made(settings: dict[str, Any], seed: int = 0) -> tuple[Optimizer, list[Tensor], list[Tensor]]:
+    chance = torch.Generator().manual_seed(seed)
+    parameters = [torch.randn(shape, generator=chance) for shape in SHAPES]
+    gradients = [torch.zeros(shape) for shape in SHAPES]
+    return make_optimizer(TrainingConfig.model_validate(settings), parameters, gradients), parameters, gradients
 
 
-def test_a_step_without_gradients_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"shape \(2, 3\) has no gradient"):
-        Sgd([torch.zeros(2, 3)], learning_rate=0.1, momentum=0.9).step()
+def torchs(settings: dict[str, Any], parameters: list[Tensor]) -> torch.optim.Optimizer:
+    more = dict(settings)
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[more.pop("optimizer")]
+    return kind(parameters, lr=0.1, foreach=False, **{"weight_decay": 0.0, **more})
+
+
+def move(optimizer: Optimizer, gradients: list[Tensor], steps: range) -> None:
+    for step in steps:
+        for number, gradient in enumerate(gradients):
+            gradient.copy_(torch.randn(gradient.shape, generator=torch.Generator().manual_seed(100 * step + number)))
+        optimizer.step(0.1 / (1 + step))
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_it_steps_as_torch_does_to_the_bit(settings: dict[str, Any]) -> None:
+    ours, parameters, gradients = made(settings)
+    copies = [parameter.clone().requires_grad_() for parameter in parameters]
+    theirs = torchs(settings, copies)
+    for step in range(8):
+        move(ours, gradients, range(step, step + 1))
+        for copy, gradient in zip(copies, gradients, strict=True):
+            copy.grad = gradient.clone()
+        theirs.param_groups[0]["lr"] = 0.1 / (1 + step)
+        theirs.step()
+        assert all(torch.equal(*pair) for pair in zip(parameters, copies, strict=True))
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_gradients_stay_as_they_are(settings: dict[str, Any]) -> None:
+    ours, _, gradients = made(settings)
+    move(ours, gradients, range(1))
+    before = [gradient.clone() for gradient in gradients]
+    ours.step(0.1)
+    assert all(torch.equal(*pair) for pair in zip(before, gradients, strict=True))
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_its_state_copied_into_another_makes_that_go_on_to_the_same_bits(settings: dict[str, Any]) -> None:
+    never_stopped, expected, gradients = made(settings)
+    move(never_stopped, gradients, range(8))
+
+    stopped, halfway, gradients = made(settings)
+    move(stopped, gradients, range(4))
+    resumed, parameters, gradients = made(settings, seed=1)
+    for parameter, kept in zip(parameters, halfway, strict=True):
+        parameter.copy_(kept)
+    assert resumed.state().keys() == stopped.state().keys()
+    for name, tensor in resumed.state().items():
+        tensor.copy_(stopped.state()[name])
+    move(resumed, gradients, range(4, 8))
+    assert all(torch.equal(*pair) for pair in zip(parameters, expected, strict=True))
+
+
+def test_parameters_that_want_gradients_can_be_moved() -> None:
+    parameter, gradient = torch.ones(3, requires_grad=True), torch.ones(3)
+    make_optimizer(TrainingConfig(momentum=0.0), [parameter], [gradient]).step(0.5)
+    assert parameter.tolist() == [0.5] * 3
+    assert parameter.requires_grad

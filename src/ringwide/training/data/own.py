@@ -3,7 +3,7 @@
 Either is a pair of tensors or arrays, inputs and targets, or anything with a length whose items are such pairs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ringwide.errors import ConfigError
 from ringwide.training.data.samples import Data, TensorSamples
-from ringwide.training.own import call
+from ringwide.training.own import call, guarded
 
 KEY = "training.data"
 EXPECTED = "it should return (train, test), each (inputs, targets) as tensors or arrays, or a dataset of such pairs"
@@ -20,14 +20,13 @@ Array = Tensor | numpy.ndarray
 
 
 def own_data(path: str, options: Mapping[str, Any]) -> Data:
-    given = call(path, KEY, options)
+    given, where = call(path, KEY, options), f"{KEY}: {path!r}"
     if isinstance(given, Data):
         return given
-    where = f"{KEY}: {path!r}"
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise ConfigError(f"{where}: returned {_kind(given)}; {EXPECTED}")
-    train, test = (_samples(part, f"{where}: {name}") for part, name in zip(given, ("train", "test"), strict=True))
-    if train.features.shape[1:] != test.features.shape[1:]:
+        raise ConfigError(f"{where}: returned {_a(given)}; {EXPECTED}")
+    train, test = _samples(given[0], f"{where}: train"), _samples(given[1], f"{where}: test")
+    if _shape(train) != _shape(test):
         raise ConfigError(f"{where}: a sample has shape {_shape(train)} in train, but {_shape(test)} in test")
     return Data(train=train, test=test, inputs=_shape(train), outputs=_outputs(train.labels, test.labels))
 
@@ -36,47 +35,54 @@ def _samples(part: object, where: str) -> TensorSamples:
     inputs, targets = _pair(part, where)
     if not inputs.dim() or not targets.dim() or len(inputs) != len(targets):
         raise ConfigError(
-            f"{where}: inputs have shape {tuple(inputs.shape)} and targets {tuple(targets.shape)}; they"
-            " should have one row each for every sample"
+            f"{where}: inputs have shape {tuple(inputs.shape)} and targets {tuple(targets.shape)};"
+            " they should have one row each for every sample"
         )
     if not len(inputs):
         raise ConfigError(f"{where}: has no samples")
-    return TensorSamples(inputs, targets)
+    # Whatever integers they came as, this is what torch takes for classes.
+    return TensorSamples(inputs, targets if targets.is_floating_point() else targets.long())
 
 
 def _pair(part: object, where: str) -> tuple[Tensor, Tensor]:
     if isinstance(part, tuple | list) and len(part) == 2 and all(isinstance(array, Array) for array in part):
-        return _tensor(part[0]), _tensor(part[1])
-    if (
-        isinstance(part, Array | str | bytes | Mapping)
-        or not hasattr(part, "__len__")
-        or not hasattr(part, "__getitem__")
-    ):
-        raise ConfigError(f"{where} is {_kind(part)}; {EXPECTED}")
-    return _stacked(part, where)
-
-
-def _stacked(dataset: Any, where: str) -> tuple[Tensor, Tensor]:
-    """By index and not by iteration, which a map-style dataset need not end."""
-    items = [dataset[index] for index in range(len(dataset))]
+        return _converted(part[0], where), _converted(part[1], where)
+    if not _is_dataset(part):
+        raise ConfigError(f"{where} is {_a(part)}; {EXPECTED}")
+    items = guarded(_items, where)(part)
     for index, item in enumerate(items):
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise ConfigError(f"{where}[{index}] is {_kind(item)}; it should be an input and its target")
-    try:
-        columns = [[_tensor(item[column]) for item in items] for column in (0, 1)]
-        return torch.stack(columns[0]), torch.stack(columns[1])
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"{where}: its samples cannot be stacked: {error}") from error
+            raise ConfigError(f"{where}[{index}] is {_a(item)}; it should be an input and its target")
+    return _stacked([item[0] for item in items], where), _stacked([item[1] for item in items], where)
 
 
-def _tensor(value: Any) -> Tensor:
-    """What torch made is kept as it is. Numbers of numpy and Python become what models expect."""
+def _is_dataset(part: object) -> bool:
+    has_items = hasattr(part, "__len__") and hasattr(part, "__getitem__")
+    return has_items and not isinstance(part, Tensor | numpy.ndarray | str | bytes | Mapping)
+
+
+def _items(dataset: Any) -> list[Any]:
+    """By index and not by iteration, which a dataset need not end."""
+    return [dataset[index] for index in range(len(dataset))]
+
+
+def _stacked(values: Sequence[Any], where: str) -> Tensor:
+    tensors = [_converted(value, where) for value in values]
+    shapes = dict.fromkeys(tuple(tensor.shape) for tensor in tensors)
+    if len(shapes) > 1:
+        raise ConfigError(f"{where}: has samples of different shapes: {', '.join(map(str, list(shapes)[:3]))}")
+    return torch.stack(tensors) if tensors else torch.empty(0)
+
+
+def _converted(value: Any, where: str) -> Tensor:
+    """What torch made is kept as it is; numpy and Python make float64 where nobody asked for it."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
-    tensor = torch.as_tensor(numpy.array(value))  # a copy, because it may be read-only
-    if tensor.dtype == torch.float64:
-        return tensor.float()
-    return tensor
+    try:
+        array = numpy.asarray(value)
+        return torch.tensor(array, dtype=torch.float32 if array.dtype == numpy.float64 else None)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: is not made of numbers: {' '.join(str(error).split())}") from error
 
 
 def _outputs(*targets: Tensor) -> int:
@@ -89,10 +95,15 @@ def _shape(samples: TensorSamples) -> tuple[int, ...]:
     return tuple(samples.features.shape[1:])
 
 
-def _kind(value: object) -> str:
+def _a(value: object) -> str:
     match value:
-        case Tensor() | numpy.ndarray():
-            return f"a {type(value).__name__} of shape {tuple(value.shape)}"
+        case None:
+            return "None"
+        case Tensor():
+            return f"a tensor of shape {tuple(value.shape)}"
+        case numpy.ndarray():
+            return f"an array of shape {value.shape}"
         case tuple() | list():
             return f"a {type(value).__name__} of {len(value)}"
-    return f"of type {type(value).__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

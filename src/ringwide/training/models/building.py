@@ -1,7 +1,7 @@
 """The model an experiment asks for, as large as its data needs it."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig, is_import_path
@@ -59,16 +59,24 @@ def _check_fits(config: TrainingConfig, data: Data) -> None:
     if data.outputs < 1:
         raise ConfigError(f"{where}: how many outputs model {config.model!r} needs cannot be seen from its targets")
     if config.model == "transformer":
-        if len(data.inputs) != 1 or inputs.dtype != torch.int64:
-            raise ConfigError(
-                f"{where}: inputs are {_told(inputs)}; a transformer needs int64 of shape (n, characters)"
-            )
+        _check_text(inputs, data, where)
     elif not data.inputs or inputs.dtype != torch.float32:
         raise ConfigError(
             f"{where}: inputs are {_told(inputs)}; model {config.model!r} needs float32 of shape (n, ...)"
         )
 
 
-def _told(inputs: torch.Tensor) -> str:
+def _check_text(inputs: Tensor, data: Data, where: str) -> None:
+    if len(data.inputs) != 1 or inputs.dtype not in (torch.int32, torch.int64):
+        raise ConfigError(f"{where}: inputs are {_told(inputs)}; a transformer needs int64 of shape (n, characters)")
+    lowest, highest = int(inputs.min()), int(inputs.max())
+    if lowest < 0 or highest >= data.outputs:
+        raise ConfigError(
+            f"{where}: inputs go from {lowest} to {highest},"
+            f" but a transformer with {data.outputs} outputs takes 0 to {data.outputs - 1}"
+        )
+
+
+def _told(inputs: Tensor) -> str:
     shape = ", ".join(["n", *map(str, inputs.shape[1:])])
     return f"{str(inputs.dtype).removeprefix('torch.')} of shape ({shape})"
