@@ -6,9 +6,10 @@ import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 LAST_WORDS = 20
-LONGEST_LINE = 64 * 1024
+LONGEST_LINE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,29 +23,40 @@ class Exit:
     def __str__(self) -> str:
         if self.code >= 0:
             return f"node {self.rank} ended with exit code {self.code}"
-        return f"node {self.rank} was killed by {signal.Signals(-self.code).name}"
+        return f"node {self.rank} was killed by {name_of_signal(-self.code)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to start: the words, what to add to the environment, and where standard error is kept, if anywhere."""
+
+    words: Sequence[str]
+    environment: dict[str, str]
+    error_log: Path | None = None
 
 
 class NodeProcess:
-    def __init__(self, rank: int, process: asyncio.subprocess.Process, on_line: Callable[[str], None]) -> None:
+    def __init__(
+        self, rank: int, process: asyncio.subprocess.Process, on_line: Callable[[str], None], error_log: Path | None
+    ) -> None:
         self.rank = rank
         self._process = process
-        self._last_words: deque[str] = deque(maxlen=LAST_WORDS)
+        self._words = _Words(error_log)
         self._ended = asyncio.ensure_future(self._watch(on_line))
 
     @classmethod
-    async def start(cls, rank: int, command: Sequence[str], on_line: Callable[[str], None]) -> "NodeProcess":
+    async def start(cls, rank: int, command: Command, on_line: Callable[[str], None]) -> "NodeProcess":
         process = await asyncio.create_subprocess_exec(
-            *command,
+            *command.words,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             # Ctrl-C goes to every process of a session's foreground group; only the launcher is to hear it.
             start_new_session=True,
             # Each node computes on one thread; without this, importing torch starts one for every core.
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **command.environment},
         )
-        return cls(rank, process, on_line)
+        return cls(rank, process, on_line, command.error_log)
 
     @property
     def ended(self) -> "asyncio.Future[Exit]":
@@ -53,18 +65,41 @@ class NodeProcess:
     async def _watch(self, on_line: Callable[[str], None]) -> Exit:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        async with asyncio.TaskGroup() as reading:
-            reading.create_task(_each_line(self._process.stdout, on_line))
-            reading.create_task(_each_line(self._process.stderr, self._last_words.append))
-        return Exit(self.rank, await self._process.wait(), tuple(self._last_words))
+        try:
+            # Not a TaskGroup: what a listener raises is to arrive as it is, not in a group.
+            await asyncio.gather(
+                _each_line(self._process.stdout, on_line), _each_line(self._process.stderr, self._words)
+            )
+        except Exception:
+            self.signal(signal.SIGKILL)  # nobody listens any more
+            await self._process.wait()
+            raise
+        return Exit(self.rank, await self._process.wait(), tuple(self._words.last))
 
-    def terminate(self) -> None:
+    def signal(self, number: int) -> None:
         if self._process.returncode is None:
-            self._process.terminate()
+            self._process.send_signal(number)
 
-    def kill(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
+
+def name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # those for real-time use have no names
+        return f"signal {number}"
+
+
+class _Words:
+    """What a node said on standard error: the last of it here, all of it in a file, which exists only if it spoke."""
+
+    def __init__(self, log: Path | None) -> None:
+        self.last: deque[str] = deque(maxlen=LAST_WORDS)
+        self._log = log
+
+    def __call__(self, line: str) -> None:
+        self.last.append(line)
+        if self._log is not None:
+            with self._log.open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
 
 
 async def _each_line(stream: asyncio.StreamReader, then: Callable[[str], None]) -> None:

@@ -1,0 +1,57 @@
+"""How a person ends a run early: the first signal asks, the second insists."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Halt:
+    """`asked` and `insisted` are done, with the number of the signal, once that happened."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.asked: asyncio.Future[int] = loop.create_future()
+        self.insisted: asyncio.Future[int] = loop.create_future()
+
+    def ask(self, number: int) -> None:
+        heard = self.insisted if self.asked.done() else self.asked
+        if not heard.done():
+            heard.set_result(number)
+
+
+async def until_any(*futures: "asyncio.Future[Any]", seconds: float | None = None) -> None:
+    """Until one of them is done, or the time is over. None of them is cancelled, nor asked for its result."""
+    await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+
+@contextmanager
+def halted_by_signals() -> Iterator[Halt]:
+    halt, loop = Halt(), asyncio.get_running_loop()
+    on_terminal = sys.stdout.isatty()
+
+    def hear(number: int) -> None:
+        if number == signal.SIGHUP and on_terminal:
+            _forget_terminal()
+        halt.ask(number)
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, hear, number)
+    try:
+        yield halt
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def _forget_terminal() -> None:
+    """It is gone: writing to it would be an error, and end the run before its report is written."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -1,0 +1,47 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ringwide.experiment.halt import Halt, halted_by_signals
+
+HANG_UP = """
+import asyncio, os, signal, sys
+from ringwide.experiment.halt import halted_by_signals
+
+async def main():
+    with halted_by_signals() as halt:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await halt.asked
+        print("to nowhere", flush=True)
+
+sys.stdout.isatty = lambda: {terminal}
+asyncio.run(main())
+"""
+
+
+async def test_the_first_signal_asks_and_the_second_insists() -> None:
+    with halted_by_signals() as halt:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(halt.asked, 10) == signal.SIGTERM
+        assert not halt.insisted.done()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert await asyncio.wait_for(halt.insisted, 10) == signal.SIGINT
+
+
+async def test_a_third_signal_changes_nothing() -> None:
+    halt = Halt()
+    for number in (1, 2, 15):
+        halt.ask(number)
+    assert (halt.asked.result(), halt.insisted.result()) == (1, 2)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("terminal", "output"), [(True, ""), (False, "to nowhere\n")])
+def test_a_terminal_that_hung_up_is_not_written_to(terminal: bool, output: str) -> None:
+    code = HANG_UP.format(terminal=terminal)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, output, "")
