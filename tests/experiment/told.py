@@ -1,11 +1,17 @@
-"""What nodes might tell, made up."""
+"""What nodes might tell, made up; and a terminal to show it on."""
 
+import io
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.training.progress import Plan, Progress, Result, Step
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def config(**keys: Any) -> ExperimentConfig:

@@ -1,22 +1,34 @@
-"""What came out of it, node by node."""
+"""What came out of it, node by node and in all."""
 
 from collections.abc import Mapping
 
 from ringwide.errors import RingwideError
+from ringwide.experiment import figures
+from ringwide.experiment.report import units
 from ringwide.training.progress import Result
 
-COLUMNS = "{:>4}  {:>8}  {:>13}  {:>8}  {:>10}"
-CODEC_COLUMNS = "  {:>10}  {:>9}"
+COLUMNS = ("node", "batches", "loss", "test accuracy", "batches/s", "on network", "hidden", "sent", "memory")
+CODEC_COLUMNS = ("compressed", "in codecs")
+GAP = "  "
 
 
 def table(results: Mapping[int, Result]) -> str:
     """One line a node. What codecs did and took is told where there were any."""
     encoded = any(result.codec_seconds for result in results.values())
-    head = COLUMNS.format("node", "loss", "test accuracy", "steps/s", "on network")
-    lines = [head + CODEC_COLUMNS.format("compressed", "in codecs") if encoded else head]
+    rows = [COLUMNS + CODEC_COLUMNS * encoded]
     for rank, result in sorted(results.items()):
-        lines.append(_line(rank, result) + (_codec_columns(result) if encoded else ""))
-    return "\n".join(lines)
+        rows.append(_cells(rank, result) + _codec_cells(result) * encoded)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(GAP.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def totals(results: Mapping[int, Result]) -> str:
+    found = figures.totals(results)
+    return (
+        f"in all: {units.count(found['batches'])} batches, {units.number(found['batches_per_second'])} batches/s,"
+        f" {units.speed(found['throughput'])} sent, loss {found['loss']:.4f},"
+        f" test loss {found['test_loss']:.4f}{_accuracy_in_all(found['test_accuracy'])}, {_memory(found)}"
+    )
 
 
 def check_equal(results: Mapping[int, Result]) -> str:
@@ -39,18 +51,30 @@ def remarks(words: Mapping[int, tuple[str, ...]]) -> list[str]:
     return [f"{_nodes(ranks)}: {line}" for line, ranks in speakers.items()]
 
 
-def _line(rank: int, result: Result) -> str:
-    return COLUMNS.format(
-        rank,
+def _cells(rank: int, result: Result) -> tuple[str, ...]:
+    return (
+        str(rank),
+        units.count(result.batches),
         f"{result.loss:.4f}",
-        f"{result.test_accuracy:.1%}",
-        f"{result.steps_per_second:.1f}",
-        f"{result.network_share:.1%}",
+        units.share(result.test_accuracy),
+        units.number(result.batches_per_second),
+        units.duration(result.network_seconds),
+        units.share(result.hidden_share),
+        units.size(result.bytes_sent),
+        units.size(result.memory_bytes),
     )
 
 
-def _codec_columns(result: Result) -> str:
-    return CODEC_COLUMNS.format(f"{result.compression_ratio:.2f}x", f"{result.codec_share:.1%}")
+def _codec_cells(result: Result) -> tuple[str, ...]:
+    return units.ratio(result.compression_ratio), units.share(result.codec_share)
+
+
+def _accuracy_in_all(accuracy: float | None) -> str:
+    return "" if accuracy is None else f", test accuracy {units.share(accuracy)}"
+
+
+def _memory(found: figures.Figures) -> str:
+    return f"{units.size(found['memory_bytes'])} of memory, {units.size(found['torch_memory_bytes'])} of it for torch"
 
 
 def _nodes(ranks: list[int]) -> str:
