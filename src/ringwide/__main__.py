@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ringwide import __version__, node
-from ringwide.command import finish, run_until_signal
+from ringwide.command import finish
+
+RUN_DESCRIPTION = """\
+Start every node of an experiment as a process of its own on this machine, show how it goes, and leave a report of it in
+runs/NAME-TIME. Ctrl-C or SIGTERM stops all nodes after the same step; the report then tells what was done until then.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,8 +24,15 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"ringwide {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="start all nodes of an experiment on this machine")
+    run = commands.add_parser(
+        "run", help="start all nodes of an experiment on this machine", description=RUN_DESCRIPTION
+    )
     run.add_argument("experiment", type=Path, metavar="EXPERIMENT", help="a YAML file, such as configs/quickstart.yaml")
+    run.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a key, as in ring.buffer_bytes=8MiB"
+    )
+    run.add_argument("--dry-run", action="store_true", help="print the whole configuration and the plan; start nothing")
+    run.add_argument("--resume", type=Path, metavar="RUN", help="go on from the last checkpoint of this run")
     run.set_defaults(command=_run)
 
     config = commands.add_parser("config", help="about experiment files")
@@ -39,9 +51,19 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    import uvloop
+
     from ringwide.experiment.run import run_experiment
 
-    return run_until_signal(run_experiment(arguments.experiment, sys.stdout))
+    return uvloop.run(
+        run_experiment(
+            arguments.experiment,
+            sys.stdout,
+            overrides=arguments.set,
+            dry_run=arguments.dry_run,
+            resume=arguments.resume,
+        )
+    )
 
 
 def _schema(_: argparse.Namespace) -> int:

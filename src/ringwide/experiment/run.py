@@ -1,56 +1,110 @@
-"""A whole experiment on this machine: every node its own process, watched, and summed up."""
+"""A whole experiment on this machine: one run, or one for each variant of its sweep."""
 
-import os
-import random
-import sys
 import time
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TextIO
+from typing import Any, TextIO
 
-from ringwide.errors import RingwideError
-from ringwide.experiment import summary
-from ringwide.experiment.config import ExperimentConfig, load_experiment
-from ringwide.experiment.fleet import run_fleet
-from ringwide.experiment.messages import decode
-from ringwide.experiment.ports import free_ports, write_peers
-from ringwide.experiment.view import View, view_for
-from ringwide.training.progress import Result, Step
+from ringwide.errors import ConfigError
+from ringwide.experiment.fleet import ENDED_BY_SIGNAL
+from ringwide.experiment.halt import halted_by_signals
+from ringwide.experiment.launch import Launch, Outcome, run_variant
+from ringwide.experiment.process import name_of_signal
+from ringwide.experiment.record import FORMAT, RESULTS, UNFINISHED, Status, new_directory, write_json
+from ringwide.experiment.variants import Variant, load_variants
 
 
-async def run_experiment(path: Path, out: TextIO) -> int:
-    config = load_experiment(path)
-    print(f"{config.name}: starting {config.nodes} nodes on this machine", file=out, flush=True)
-    started = time.monotonic()
-    with TemporaryDirectory(prefix="ringwide-") as directory:
-        peers = Path(directory, "peers.txt")
-        write_peers(peers, free_ports(config.nodes, random.Random()))
-        results = await _watched(config, commands(path, peers, config.nodes), out)
-    print(summary.table(results), file=out)
-    print(f"{summary.check_equal(results)}; {time.monotonic() - started:.1f} s in all", file=out)
-    return 0
+async def run_experiment(
+    path: Path, out: TextIO, *, overrides: Sequence[str] = (), dry_run: bool = False, resume: Path | None = None
+) -> int:
+    variants = load_variants(path, overrides)
+    if resume is not None:
+        _check_resume(resume, variants)
+    if dry_run:
+        from ringwide.experiment.outline import outline
+
+        print(outline(variants), file=out)
+        return 0
+    with halted_by_signals() as halt:
+        launch = Launch(path, out, halt, resume)
+        outcome = await (_run_sweep(launch, variants) if variants[0].label else _run_one(launch, variants[0]))
+        if outcome.error:
+            raise outcome.error
+        return ENDED_BY_SIGNAL + halt.asked.result() if halt.asked.done() else 0
 
 
-def commands(experiment: Path, peers: Path, nodes: int) -> list[list[str]]:
-    node = [sys.executable, "-m", "ringwide.node", "--json", "--parent", str(os.getpid())]
-    given = ["--peers", str(peers), "--config", str(experiment)]
-    return [[*node, *given, "--rank", str(rank)] for rank in range(nodes)]
+def _check_resume(resume: Path, variants: Sequence[Variant]) -> None:
+    if len(variants) > 1:
+        raise ConfigError(
+            f"--resume {resume}: a sweep cannot be resumed; resume one of its runs, with --set sweep={{}}"
+        )
+    if not resume.is_dir():
+        raise ConfigError(f"--resume {resume}: there is no such directory; name that of a run, as in runs/NAME-TIME")
 
 
-async def _watched(config: ExperimentConfig, commands: list[list[str]], out: TextIO) -> dict[int, Result]:
-    results: dict[int, Result] = {}
-    with view_for(config.nodes, out) as view:
-        exits = await run_fleet(commands, lambda rank, line: _heard(rank, line, view, results))
-    for remark in summary.remarks({exit.rank: exit.last_words for exit in exits}):
-        print(remark, file=sys.stderr)
-    if silent := sorted(set(range(config.nodes)) - set(results)):
-        raise RingwideError(f"node {silent[0]} ended well, but without a result")
-    return results
+async def _run_one(launch: Launch, variant: Variant) -> Outcome:
+    return await run_variant(launch, variant, new_directory(variant.config, datetime.now()))
 
 
-def _heard(rank: int, line: str, view: View, results: dict[int, Result]) -> None:
-    match decode(line):
-        case Step() as step:
-            view.update(rank, step)
-        case Result() as result:
-            results[rank] = result
+async def _run_sweep(launch: Launch, variants: Sequence[Variant]) -> Outcome:
+    sweep = _Sweep(variants)
+    for number, variant in enumerate(variants, start=1):
+        if variant.config.logging != "silent":
+            print(f"variant {number} of {len(variants)}: {variant.label}", file=launch.out, flush=True)
+        outcome = await run_variant(launch, variant, sweep.begin(variant))
+        if outcome.status != "complete":
+            return sweep.finish(
+                Outcome(outcome.status, f"{variant.label}: {outcome.reason}", outcome.error), launch.out
+            )
+        if launch.halt.asked.done() and number < len(variants):
+            reason = f"{name_of_signal(launch.halt.asked.result())} after {variant.label}"
+            return sweep.finish(Outcome("stopped", reason), launch.out)
+    return sweep.finish(Outcome("complete"), launch.out)
+
+
+class _Sweep:
+    """The directory of a sweep, with one below for each variant that was begun."""
+
+    def __init__(self, variants: Sequence[Variant]) -> None:
+        self._config, self._keys = variants[0].config, _values_by_key(variants)
+        self._started, self._began = datetime.now(), time.monotonic()
+        self._directory = new_directory(self._config, self._started)
+        self._runs: list[str] = []
+
+    def begin(self, variant: Variant) -> Path:
+        directory = self._directory / variant.slug
+        directory.mkdir()
+        self._runs.append(variant.slug)
+        self._write("failed", UNFINISHED)
+        return directory
+
+    def finish(self, outcome: Outcome, out: TextIO) -> Outcome:
+        from ringwide.experiment.report import write_report
+
+        self._write(outcome.status, outcome.reason)
+        report = write_report(self._directory)
+        if not isinstance(outcome.error, BrokenPipeError):
+            print(f"report of all variants: {report}", file=out, flush=True)
+        return outcome
+
+    def _write(self, status: Status, reason: str) -> None:
+        document = {
+            "format": FORMAT,
+            "name": self._config.name,
+            "status": status,
+            "reason": reason,
+            "started": self._started.astimezone().isoformat(timespec="seconds"),
+            "seconds": time.monotonic() - self._began,
+            "sweep": self._keys,
+            "runs": self._runs,
+        }
+        write_json(self._directory / RESULTS, document)
+
+
+def _values_by_key(variants: Sequence[Variant]) -> dict[str, list[Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for variant in variants:
+        for key, value in variant.changes.items():
+            found.setdefault(key, {}).setdefault(repr(value), value)  # by text: true and 1 are equal, but not the same
+    return {key: list(values.values()) for key, values in found.items()}
