@@ -73,7 +73,8 @@ def _check_allowed(document: Document, key: str, key_path: KeyPath, *below: str 
 def _check_base(document: Document, axes: list[list[Choice]]) -> None:
     """What is said outside the sweep must not be undone by it, nor by one variant to the next."""
     directory: KeyPath = ("checkpoint", "directory")
-    if directory in document.places:
+    checkpoint = document.data.get("checkpoint")
+    if isinstance(checkpoint, dict) and checkpoint.get("directory") is not None:
         raise ConfigError(f"{document.place(directory)}: {dotted(directory)}: {REFUSED[directory]}; remove it")
     for axis in axes:
         for key_path, change in document.changed.items():
