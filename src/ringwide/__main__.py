@@ -35,6 +35,11 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--resume", type=Path, metavar="RUN", help="go on from the last checkpoint of this run")
     run.set_defaults(command=_run)
 
+    report = commands.add_parser("report", help="draw the report of a run anew, or compare several runs")
+    report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a directory of a run or of a sweep")
+    report.add_argument("--out", type=Path, metavar="FILE", help="where to, as .html; a .md is written beside it")
+    report.set_defaults(command=_report)
+
     config = commands.add_parser("config", help="about experiment files")
     about = config.add_subparsers(required=True, metavar="WHAT")
     schema = about.add_parser("schema", help="print the JSON Schema of an experiment file")
@@ -64,6 +69,14 @@ def _run(arguments: argparse.Namespace) -> int:
             resume=arguments.resume,
         )
     )
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from datetime import datetime
+
+    from ringwide.experiment.report.command import report
+
+    return report(arguments.runs, arguments.out, sys.stdout, now=datetime.now())
 
 
 def _schema(_: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INCHES_EACH = 0.42
-LONGEST_NAME = 48
+LONGEST_NAME = 54
 MAX_BARS = 30
 
 

@@ -7,8 +7,7 @@ from typing import TextIO
 
 from ringwide.errors import ConfigError
 from ringwide.experiment.report import tables, writing
-from ringwide.experiment.report.contents import NamedRuns
-from ringwide.experiment.report.reading import Run, read
+from ringwide.experiment.report.reading import NamedRuns, Run, read
 from ringwide.experiment.report.table import text
 
 

@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING
 
 from ringwide.experiment.report import figures as fig
 from ringwide.experiment.report.bars import Bar, bars
-from ringwide.experiment.report.contents import NamedRuns
-from ringwide.experiment.report.drawing import Plot, Swatch, drawn, series
+from ringwide.experiment.report.drawing import Plot, Swatch, drawn, series, step_axis
 from ringwide.experiment.report.figures import Figure
 from ringwide.experiment.report.metrics import read_metrics
 from ringwide.experiment.report.plots import loss_scale
-from ringwide.experiment.report.reading import Run
+from ringwide.experiment.report.reading import NamedRuns, Run
 from ringwide.experiment.report.thinning import Point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_CURVES = 14
+Curves = Sequence[tuple[str, Sequence[Point]]]
 
 
 def of_comparison(runs: NamedRuns) -> list[Plot]:
     plots = (
         figure_bars("Batches per second", fig.PACE, runs),
         figure_bars("Throughput", fig.THROUGHPUT, runs),
-        loss_curves(runs),
+        *loss_curves(runs),
     )
     return [plot for plot in plots if plot is not None]
 
@@ -37,22 +37,41 @@ def figure_bars(title: str, figure: Figure, runs: NamedRuns) -> Plot | None:
     return bars(title, [*ours, *(Bar(name, value, ours=False) for name, value in references)], figure.form)
 
 
-def loss_curves(runs: NamedRuns) -> Plot | None:
-    """Files of steps are long, so only those are read whose curves are drawn."""
-    chosen = [(name, _finite_points(run)) for name, run in _lowest(runs)]
-    curves = [(name, points) for name, points in chosen if points]
+def loss_curves(runs: NamedRuns) -> list[Plot]:
+    """The same curves twice: what a step is worth, and what a second is worth."""
+    # Files of steps are long, so only those are read whose curves are drawn.
+    read = [(name, _finite_points(run)) for name, run in _lowest(runs)]
+    curves = [(name, points) for name, points in read if points]
     if not curves:
-        return None
-
-    def draw(axes: "Axes") -> None:
-        for number, (_, points) in enumerate(curves):
-            color, dash = series(number)
-            axes.plot([p.step for p in points], [p.mean for p in points], color=color, linestyle=dash)
-        axes.set(xlabel="step", ylabel="loss", yscale=loss_scale([point for _, points in curves for point in points]))
-
+        return []
     legend = tuple(Swatch(name, *series(number)) for number, (name, _) in enumerate(curves))
     caption = f"The {MAX_CURVES} of {len(runs)} with the lowest loss." if len(runs) > MAX_CURVES else ""
-    return Plot("Loss", drawn(draw), legend, caption)
+    return [
+        Plot("Loss by step", drawn(lambda axes: _by_step(axes, curves)), legend, caption),
+        Plot("Loss by time", drawn(lambda axes: _by_time(axes, curves)), legend, caption),
+    ]
+
+
+def _by_step(axes: "Axes", curves: Curves) -> None:
+    _draw_curves(axes, [[(point.step, point.mean) for point in points] for _, points in curves])
+    axes.set_yscale(_scale(curves))
+    step_axis(axes)
+
+
+def _by_time(axes: "Axes", curves: Curves) -> None:
+    _draw_curves(axes, [[(point.seconds, point.mean) for point in points] for _, points in curves])
+    axes.set(xlabel="seconds of training", yscale=_scale(curves))
+
+
+def _draw_curves(axes: "Axes", curves: Sequence[Sequence[tuple[float, float]]]) -> None:
+    for number, points in enumerate(curves):
+        color, dash = series(number)
+        axes.plot([x for x, _ in points], [y for _, y in points], color=color, linestyle=dash)
+    axes.set_ylabel("loss")
+
+
+def _scale(curves: Curves) -> str:
+    return loss_scale([point for _, points in curves for point in points])
 
 
 def _lowest(runs: NamedRuns) -> NamedRuns:

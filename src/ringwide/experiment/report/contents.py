@@ -5,23 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from ringwide.experiment.report import figures as fig
 from ringwide.experiment.report import tables, units
-from ringwide.experiment.report.figures import Figure
+from ringwide.experiment.report.headline import Tile, tiles_of_comparison, tiles_of_run
 from ringwide.experiment.report.metrics import Metrics
-from ringwide.experiment.report.reading import Figures, Run, Sweep
+from ringwide.experiment.report.reading import NamedRuns, Run, Sweep
 from ringwide.experiment.report.table import Table, as_markdown, markdown
-
-NamedRuns = Sequence[tuple[str, Run]]
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One headline figure."""
-
-    name: str
-    value: str
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +34,7 @@ def of_run(run: Run, metrics: Metrics) -> Contents:
         banner=_banner(run),
         notes=_paragraphs(run.setting("report.notes")),
         remarks=_remarks(metrics),
-        tiles=_tiles(run, metrics),
+        tiles=tiles_of_run(run, metrics),
         tables=_filled(shown),
         folded=_filled((tables.plan(run), tables.configuration(run), tables.surroundings(run))),
     )
@@ -62,7 +50,7 @@ def of_comparison(runs: NamedRuns, *, links: Sequence[str], sweep: Sweep | None 
         banner=_banner(sweep) if sweep else _unfinished(runs),
         notes=_paragraphs(first.setting("report.notes")) if first and sweep else (),
         remarks=(),
-        tiles=_best_tiles(runs),
+        tiles=tiles_of_comparison(runs),
         tables=_filled(shown),
         folded=_filled((tables.surroundings(first),)) if first else (),
     )
@@ -120,7 +108,10 @@ def _facts(run: Run) -> tuple[str, ...]:
 
 
 def _sweep_facts(sweep: Sweep) -> tuple[str, ...]:
+    of_runs = [_facts(run)[:2] for run in sweep.runs] or [()]
+    alike = [fact for fact in of_runs[0] if all(fact in facts for facts in of_runs)]
     return (
+        *alike,
         f"{len(sweep.runs)} of {sweep.planned} variants"
         if len(sweep.runs) < sweep.planned
         else f"{sweep.planned} variants",
@@ -158,57 +149,9 @@ def _remarks(metrics: Metrics) -> tuple[str, ...]:
     bad, lines = metrics.first_step_not_finite, metrics.unreadable_lines
     return (
         *([f"From step {bad:,} on some losses are not finite; the curve shows only those that are."] if bad else []),
-        *([f"{lines:,} of the lines in metrics.jsonl could not be read and were left out."] if lines else []),
+        *(["One line of metrics.jsonl could not be read and was left out."] if lines == 1 else []),
+        *([f"{lines:,} lines of metrics.jsonl could not be read and were left out."] if lines > 1 else []),
     )
-
-
-def _tiles(run: Run, metrics: Metrics) -> tuple[Tile, ...]:
-    figures = fig.in_all(run)
-    last = metrics.points[-1].mean if metrics.points else None
-    loss = figures.get(fig.LOSS.key)
-    torch, each = figures.get(fig.TORCH_MEMORY.key), fig.mean_of(run.nodes, fig.MEMORY)
-    return (
-        Tile("Batches", fig.BATCHES.of(figures), f"in {fig.SECONDS.of(figures)} of training"),
-        Tile("Batches per second", fig.PACE.of(figures), "all nodes together"),
-        Tile(
-            "Loss",
-            units.loss(last if loss is None else loss),
-            _prefixed("on held-out samples ", fig.TEST_LOSS, figures),
-        ),
-        Tile("Test accuracy", fig.ACCURACY.of(figures), _prefixed("after epoch ", fig.EPOCHS, figures)),
-        Tile("Throughput", fig.THROUGHPUT.of(figures), _compression(run, figures)),
-        Tile("Network time of a node", fig.NETWORK.of(figures), f"{fig.HIDDEN.of(figures)} of it hidden"),
-        Tile("Memory", fig.MEMORY.of(figures), f"{units.size(each)} a node; torch alone {units.size(torch)}"),
-    )
-
-
-def _compression(run: Run, figures: Figures) -> str:
-    sent = f"{fig.SENT.of(figures)} sent"
-    return f"{sent}, compressed {fig.RATIO.of(figures)}" if fig.encoded(run.nodes) else sent
-
-
-def _prefixed(words: str, figure: Figure, figures: Figures) -> str:
-    return words + figure.of(figures) if figures.get(figure.key) is not None else ""
-
-
-def _best_tiles(runs: NamedRuns) -> tuple[Tile, ...]:
-    best = (
-        ("Most batches per second", fig.PACE, max),
-        ("Lowest loss", fig.LOSS, min),
-        ("Best test accuracy", fig.ACCURACY, max),
-        ("Least memory", fig.MEMORY, min),
-    )
-    return tuple(_best_tile(runs, title, figure, choose) for title, figure, choose in best)
-
-
-def _best_tile(runs: NamedRuns, title: str, figure: Figure, choose: Callable[..., tuple[float, str]]) -> Tile:
-    values = [(value, name) for name, run in runs if _is_number(value := fig.in_all(run).get(figure.key))]
-    value, name = choose(values, default=(None, ""))
-    return Tile(title, figure.form(value), name)
-
-
-def _is_number(value: float | None) -> bool:
-    return value is not None and value == value  # which NaN is not
 
 
 def _filled(found: Sequence[Table | None]) -> tuple[Table, ...]:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 WIDTH_INCHES = 5.6  # about 400 units of SVG: wide enough for half a desk, narrow enough to be read on a phone
 HEIGHT_INCHES = 3.0
-INK, FAINT, GRID = "#fd0001", "#fd0002", "#fd0003"
+INK, FAINT, GRID, CARD = "#fd0001", "#fd0002", "#fd0003", "#fd0004"
 SERIES = tuple(f"#fe000{number}" for number in range(1, 8))
-VARIABLES = {INK: "--ink", FAINT: "--faint", GRID: "--grid"} | {c: f"--series-{c[-1]}" for c in SERIES}
+VARIABLES = {INK: "--ink", FAINT: "--faint", GRID: "--grid", CARD: "--card"} | {c: f"--series-{c[-1]}" for c in SERIES}
 DASHES = ("solid", "dashed", "dotted")
 STYLE: dict[Any, Any] = {
     "font.size": 9.5,
@@ -44,7 +44,7 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Swatch:
-    """One line of a legend. Its kind is one of `DASHES`, "area" or "point"."""
+    """One line of a legend. Its kind is one of `DASHES`, "area", "band" or "point"."""
 
     name: str
     color: str
@@ -78,6 +78,18 @@ def drawn(draw: Callable[["Axes"], object], *, height: float = HEIGHT_INCHES) ->
         out = io.StringIO()
         figure.savefig(out, format="svg", transparent=True)
     return fit_for_a_page(out.getvalue())
+
+
+def step_axis(axes: "Axes") -> None:
+    axes.set_xlabel("step")
+    whole_numbers(axes, most=7)
+
+
+def whole_numbers(axes: "Axes", *, most: int) -> None:
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    axes.xaxis.set_major_locator(MaxNLocator(most, integer=True))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 @contextmanager

@@ -25,18 +25,18 @@ class Evaluated:
 class Heard:
     """What one node told in all its steps."""
 
-    steps: int = 0
-    samples: int = 0
+    steps_of_samples: dict[int, int] = field(default_factory=dict)  # for each size that occurs, how many
     seconds: float = 0.0
     network_seconds: float = 0.0
     hidden_seconds: float = 0.0
 
-    def figures(self, batches_per_step: int) -> Figures:
-        batches = self.steps * batches_per_step
+    def figures(self, batch_size: int) -> Figures:
+        """As a result would tell them."""
+        batches = sum(steps * max(1, -(-size // batch_size)) for size, steps in self.steps_of_samples.items())
         return {
-            "steps": self.steps,
+            "steps": sum(self.steps_of_samples.values()),
             "batches": batches,
-            "samples": self.samples,
+            "samples": sum(size * steps for size, steps in self.steps_of_samples.items()),
             "seconds": self.seconds,
             "network_seconds": self.network_seconds,
             "hidden_seconds": self.hidden_seconds,
@@ -56,9 +56,11 @@ class Metrics:
     first_step_not_finite: int | None = None
 
     def nodes_without_result(self, run: Run) -> tuple[Node, ...]:
-        """Rows for ranks that left no result, from the steps they told of."""
-        heard = ((rank, self.heard.get(rank, Heard())) for rank in run.missing)
-        return tuple(Node(rank, told.figures(run.batches_per_step), ended=False) for rank, told in heard)
+        """Rows for ranks that left no result, from the steps they told of. Of some there is nothing but the rank."""
+        known = {rank: heard.figures(run.batch_size) for rank, heard in self.heard.items()}
+        silent_too = run.status != "complete"  # else it is the run of one node, which knows of no other
+        shown = [rank for rank in run.missing if rank in known or silent_too]
+        return tuple(Node(rank, known.get(rank, {}), ended=False) for rank in shown)
 
 
 def read_metrics(directory: Path) -> Metrics:
@@ -91,7 +93,7 @@ class _Gathered:
 
     def add(self, line: dict[str, Any]) -> None:
         if line.get("evaluation"):
-            loss, accuracy = number(line["loss"]), number(line["accuracy"])
+            loss, accuracy = number(line["loss"]), number(line.get("accuracy"))
             self.evaluations.append(Evaluated(int(line["step"]), float(line["seconds"]), loss, accuracy))
         else:
             self._add_step(line)
@@ -102,14 +104,15 @@ class _Gathered:
         learning_rate, samples = float(line["learning_rate"]), int(line["samples"])
         network, hidden = float(line["network_seconds"]), float(line["hidden_seconds"])
         self.times.add(seconds)
-        if loss is None or not math.isfinite(loss):
+        if samples == 0:
+            loss = None  # an empty share at the tail of an epoch: the mean of nothing
+        elif loss is None or not math.isfinite(loss):
             loss = None
             self.first_step_not_finite = min(step, self.first_step_not_finite or step)
-        self.steps.add(step, node, loss, learning_rate)
+        self.steps.add(step, node, seconds=seconds, loss=loss, samples=samples, learning_rate=learning_rate)
 
         heard = self.heard.setdefault(node, Heard())
-        heard.steps += 1
-        heard.samples += samples
+        heard.steps_of_samples[samples] = heard.steps_of_samples.get(samples, 0) + 1
         heard.seconds = max(heard.seconds, seconds)
         heard.network_seconds += network
         heard.hidden_seconds += hidden

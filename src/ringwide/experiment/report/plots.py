@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ringwide.experiment.report import figures as fig
 from ringwide.experiment.report import units
 from ringwide.experiment.report.bars import Bar, bars
-from ringwide.experiment.report.drawing import SERIES, Plot, Swatch, drawn
+from ringwide.experiment.report.drawing import CARD, SERIES, Plot, Swatch, drawn, step_axis, whole_numbers
 from ringwide.experiment.report.metrics import Evaluated, Metrics
 from ringwide.experiment.report.reading import Node, Run
 from ringwide.experiment.report.thinning import Point
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BLUE, ORANGE, GREEN, PURPLE, SKY = SERIES[:5]
-MAX_POINTS = 200
+MAX_MARKS = 40  # more would cover the curve
 LOG_FROM_RATIO = 100  # a loss that falls this far is a flat line on a plain axis
 
 
@@ -43,10 +43,11 @@ def loss(metrics: Metrics) -> Plot | None:
         axes.fill_between(steps, [p.low for p in points], [p.high for p in points], color=BLUE, alpha=0.22, linewidth=0)
         axes.plot(steps, [point.mean for point in points], color=BLUE)
         axes.plot([e.step for e in held_out], [e.loss or 0 for e in held_out], "o", color=ORANGE, markersize=4)
-        axes.set(xlabel="step", ylabel="loss", yscale=loss_scale(points))
+        axes.set(ylabel="loss", yscale=loss_scale(points))
+        step_axis(axes)
 
     legend = [Swatch("mean over nodes", BLUE)]
-    legend += [Swatch("lowest to highest node", BLUE, "area")] if len(metrics.heard) > 1 else []
+    legend += [Swatch("lowest to highest node", BLUE, "band")] if len(metrics.heard) > 1 else []
     legend += [Swatch("held-out samples", ORANGE, "point")] if held_out else []
     return Plot("Loss", drawn(draw), tuple(legend))
 
@@ -58,7 +59,8 @@ def accuracy(metrics: Metrics) -> Plot | None:
 
     def draw(axes: "Axes") -> None:
         axes.plot([e.step for e in told], [100 * (e.accuracy or 0) for e in told], "o-", color=ORANGE, markersize=4)
-        axes.set(xlabel="step", ylabel="% right")
+        axes.set_ylabel("% right")
+        step_axis(axes)
 
     return Plot("Accuracy on held-out samples", drawn(draw))
 
@@ -67,19 +69,25 @@ def pace(run: Run, metrics: Metrics) -> Plot | None:
     pieces = metrics.pace
     if len(pieces) < 2:
         return None
+    rates = [piece.steps_per_second * _batches_per_step(run) for piece in pieces]
     bytes_per_batch = _bytes_per_batch(run)
 
     def draw(axes: "Axes") -> None:
         times = [(piece.start + piece.end) / 2 for piece in pieces]
-        axes.plot(times, [piece.steps_per_second * run.batches_per_step for piece in pieces], color=BLUE)
-        axes.set(xlabel="seconds of training", ylabel="batches/s, all nodes", xlim=(0, pieces[-1].end))
-        axes.set_ylim(bottom=0)
+        axes.plot(times, rates, color=BLUE)
+        axes.set(xlabel="seconds of training", ylabel="batches/s, all nodes")
+        axes.set(xlim=(0, pieces[-1].end), ylim=(0, 1.1 * max(rates) or 1))
         if bytes_per_batch:
             right = axes.secondary_yaxis("right", functions=_scaling(bytes_per_batch / 1e6))
             right.set_ylabel("MB/s sent")
 
     caption = f"MB/s at the mean of {units.size(bytes_per_batch)} sent for each batch." if bytes_per_batch else ""
     return Plot("Pace over time", drawn(draw), caption=caption)
+
+
+def _batches_per_step(run: Run) -> float:
+    steps, batches = sum(fig.known(run.nodes, "steps")), sum(fig.known(run.nodes, fig.BATCHES.key))
+    return batches / steps if steps else 1.0
 
 
 def _scaling(scale: float) -> tuple[Any, Any]:
@@ -105,16 +113,14 @@ def time_split(run: Run) -> Plot | None:
     ]
 
     def draw(axes: "Axes") -> None:
-        from matplotlib.ticker import MaxNLocator
-
         floor = [0.0] * len(nodes)
         for index, part in enumerate(parts):
             heights = [share[index] for share in shares]
             axes.bar(ranks, heights, bottom=floor, color=part.color, width=0.72)
             floor = [below + height for below, height in zip(floor, heights, strict=True)]
         if any(codec):
-            axes.plot(ranks, codec, "D", color=PURPLE, markersize=5)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.plot(ranks, codec, "D", color=PURPLE, markeredgecolor=CARD, markersize=7)
+        whole_numbers(axes, most=16)
         axes.grid(visible=False, axis="x")
         axes.set(xlabel="node", ylabel="% of training time", ylim=(0, 100))
 
@@ -137,8 +143,8 @@ def learning_rate(metrics: Metrics) -> Plot | None:
 
     def draw(axes: "Axes") -> None:
         axes.plot([point.step for point in metrics.points], rates, color=GREEN)
-        axes.set(xlabel="step", ylabel="learning rate")
-        axes.set_ylim(bottom=0)
+        axes.set(ylabel="learning rate", ylim=(0, 1.1 * max(rates)))
+        step_axis(axes)
 
     return Plot("Learning rate", drawn(draw))
 
@@ -146,7 +152,7 @@ def learning_rate(metrics: Metrics) -> Plot | None:
 def beside(run: Run) -> Plot | None:
     others = [Bar(found.name, found.figures.get(fig.PACE.key), ours=False) for found in fig.references(run)]
     ours = Bar("this run", run.totals.get(fig.PACE.key))
-    return bars("Batches per second, beside", [ours, *others], units.number) if others else None
+    return bars("Batches per second, beside others", [ours, *others], units.number) if others else None
 
 
 def loss_scale(points: Sequence[Point]) -> str:
@@ -156,5 +162,5 @@ def loss_scale(points: Sequence[Point]) -> str:
 
 def thinned(evaluations: Sequence[Evaluated]) -> Sequence[Evaluated]:
     """Every so manieth, and always the last."""
-    stride = -(-len(evaluations) // MAX_POINTS) or 1
+    stride = -(-len(evaluations) // MAX_MARKS) or 1
     return evaluations[::-1][::stride][::-1]

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from ringwide.errors import ConfigError
 
 FORMAT = 1
+BITS_OF_A_FIGURE = 1000  # larger integers cannot become floats
 RESULTS = "results.json"
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "infinity": math.inf, "-infinity": -math.inf}
 Figures = Mapping[str, float | None]
@@ -52,9 +53,9 @@ class Run:
         return nodes if isinstance(nodes, int) and 0 < nodes <= 10_000 else len(self.nodes)
 
     @property
-    def batches_per_step(self) -> int:
-        batches = self.setting("training.accumulate_batches")
-        return batches if isinstance(batches, int) else 1
+    def batch_size(self) -> int:
+        size = self.setting("training.batch_size")
+        return size if isinstance(size, int) and size > 0 else 1
 
     def setting(self, key: str) -> Any:
         """The value of a dotted key; none if an older version did not know it."""
@@ -62,6 +63,9 @@ class Run:
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
+
+
+NamedRuns = Sequence[tuple[str, Run]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,6 @@ def read(directory: Path) -> Run | Sweep:
     return _sweep(document, directory) if "sweep" in document.data else _run(document, directory)
 
 
-def runs_in(directory: Path) -> tuple[Run, ...]:
-    found = read(directory)
-    return found.runs if isinstance(found, Sweep) else (found,)
-
-
 def with_totals(run: Run, nodes: tuple[Node, ...]) -> Run:
     """The run with rows for ranks that left no result, which its own totals could not count."""
     sums = {key: _sum(nodes, key) for key in ("batches", "samples", "batches_per_second")}
@@ -97,7 +96,9 @@ def number(value: object) -> float | None:
     """JSON has no NaN: writers put it down as a bare word, as text, or as null."""
     if isinstance(value, str):
         return NOT_FINITE.get(value.lower())
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, int):
+        return None if isinstance(value, bool) or value.bit_length() > BITS_OF_A_FIGURE else value
+    return value if isinstance(value, float) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 from ringwide.experiment.report import figures as fig
 from ringwide.experiment.report import units
 from ringwide.experiment.report.figures import Figure, Reference
-from ringwide.experiment.report.reading import Figures, Run
+from ringwide.experiment.report.reading import Figures, NamedRuns, Node, Run
 from ringwide.experiment.report.table import Table
 
 NODE_COLUMNS = (
@@ -53,15 +53,16 @@ TOLD_ELSEWHERE = ("report.beside", "report.notes", "sweep")
 NOT_COMPARED = ("name", "report", "sweep")
 KEYS_IN_A_COMPARISON = 3
 MEMORY_NOTE = "Memory is that at the end, pages that processes share divided among them (PSS)."
+LOST_NOTE = "Nodes with * left no result: their figures are those of the steps they told of."
 
 
 def nodes(run: Run) -> Table:
     """A row for each rank, also for those that left no result."""
     columns = NODE_COLUMNS if fig.encoded(run.nodes) else [column for column in NODE_COLUMNS if column not in OF_CODECS]
     ranks = sorted(run.nodes, key=lambda node: node.rank)
-    rows = [(_rank(node.rank, node.ended), *(column.of(node.figures) for column in columns)) for node in ranks]
-    lost = " Nodes with * left no result: their figures are those of the steps they told of." if run.missing else ""
-    return Table("Nodes", ("node", *(column.head for column in columns)), tuple(rows), MEMORY_NOTE + lost)
+    rows = tuple((_rank(node), *(column.of(node.figures) for column in columns)) for node in ranks)
+    note = MEMORY_NOTE if all(node.ended for node in ranks) else f"{MEMORY_NOTE} {LOST_NOTE}"
+    return Table("Nodes", ("node", *(column.head for column in columns)), rows, note)
 
 
 def spread(run: Run) -> Table:
@@ -71,7 +72,7 @@ def spread(run: Run) -> Table:
     return Table("Across nodes", ("", "in all", "lowest", "mean", "highest"), rows)
 
 
-def beside(runs: Sequence[tuple[str, Run]]) -> Table | None:
+def beside(runs: NamedRuns) -> Table | None:
     """Each run, then each of its references, and the run divided by the reference."""
     rows: list[tuple[str, ...]] = []
     for name, run in runs:
@@ -81,10 +82,10 @@ def beside(runs: Sequence[tuple[str, Run]]) -> Table | None:
             rows += [_figures_row(other.name, other.figures), _ratio_row(ours, other)]
     heads = ("", *(column.head for column in BESIDE_COLUMNS))
     note = "Network time is that of a node; the other figures are those of all nodes together."
-    return Table("Beside", heads, tuple(rows), note) if rows else None
+    return Table("Beside others", heads, tuple(rows), note) if rows else None
 
 
-def comparison(runs: Sequence[tuple[str, Run]], *, links: Sequence[str] = ()) -> Table:
+def comparison(runs: NamedRuns, *, links: Sequence[str] = ()) -> Table:
     """A row for each run: what makes it differ, and what came of it."""
     keys = differing_keys([run for _, run in runs])
     inline = keys if len(keys) <= KEYS_IN_A_COMPARISON else []
@@ -98,7 +99,7 @@ def comparison(runs: Sequence[tuple[str, Run]], *, links: Sequence[str] = ()) ->
     return Table("Comparison", heads, tuple(rows), MEMORY_NOTE, texts=1 + len(inline), links=tuple(links))
 
 
-def differences(runs: Sequence[tuple[str, Run]]) -> Table | None:
+def differences(runs: NamedRuns) -> Table | None:
     """The settings in which runs differ, where they are too many for the comparison itself."""
     keys = differing_keys([run for _, run in runs])
     rows = tuple((name, *_settings(run, keys)) for name, run in runs)
@@ -107,7 +108,7 @@ def differences(runs: Sequence[tuple[str, Run]]) -> Table | None:
 
 
 def plan(run: Run) -> Table:
-    rows = tuple((key.replace("_", " "), _planned(key, value)) for key, value in run.plan.items())
+    rows = tuple((_words(key), _planned(key, value)) for key, value in run.plan.items())
     return Table("Plan", ("", "value"), rows)
 
 
@@ -118,7 +119,7 @@ def configuration(run: Run) -> Table:
 
 
 def surroundings(run: Run) -> Table:
-    machine = [(key.replace("_", " "), _fact(key, value)) for key, value in run.machine.items()]
+    machine = [(_words(key), _fact(key, value)) for key, value in run.machine.items()]
     versions = [(key, _fact(key, value)) for key, value in run.versions.items()]
     return Table("Machine and versions", ("", ""), (*machine, *versions), texts=2)
 
@@ -155,8 +156,8 @@ def _settings(run: Run, keys: Sequence[str]) -> Iterator[str]:
     return (setting(key, settings.get(key)) for key in keys)
 
 
-def _rank(rank: int, ended: bool) -> str:
-    return f"{rank}" if ended else f"{rank} *"
+def _rank(node: Node) -> str:
+    return f"{node.rank}" if node.ended else f"{node.rank} *"
 
 
 def _spread(run: Run, figure: Figure) -> tuple[str, ...]:
@@ -172,6 +173,10 @@ def _figures_row(name: str, figures: Figures) -> tuple[str, ...]:
 def _ratio_row(ours: Figures, other: Reference) -> tuple[str, ...]:
     pairs = [(ours.get(column.key), other.figures.get(column.key)) for column in BESIDE_COLUMNS]
     return ("ratio", *(units.ratio(mine / theirs if mine is not None and theirs else None) for mine, theirs in pairs))
+
+
+def _words(key: str) -> str:
+    return key.removesuffix("_bytes").replace("_", " ")
 
 
 def _planned(key: str, value: object) -> str:

@@ -8,15 +8,17 @@ import math
 from dataclasses import dataclass, field
 
 MAX_BINS = 400
+MAX_PIECES = 160  # of time
 FIRST_WIDTH_SECONDS = 1 / 64
-STEPS_IN_A_BIN = 5  # of each node, at least: or the pace would jump between nothing and much
+STEPS_IN_A_BIN = 20  # of each node, at least: with few, one more or less in a bin looks like a change of pace
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Steps that are near each other: their mean loss, and the mean of the node with the lowest and the highest."""
+    """Steps near each other: the mean loss of their samples, and the means of the lowest and the highest node."""
 
     step: float
+    seconds: float
     mean: float
     low: float
     high: float
@@ -34,25 +36,35 @@ class Pace:
 class _Bin:
     count: int = 0
     steps: int = 0
+    seconds: float = 0.0
     learning_rate: float = 0.0
-    losses: dict[int, tuple[float, int]] = field(default_factory=dict)  # of each node: the sum, and of how many
+    losses: dict[int, tuple[float, int]] = field(
+        default_factory=dict
+    )  # of each node: the sum over samples, and how many
 
-    def add_loss(self, node: int, total: float, count: int) -> None:
+    def add_loss(self, node: int, total: float, samples: int) -> None:
         before, counted = self.losses.get(node, (0.0, 0))
-        self.losses[node] = before + total, counted + count
+        self.losses[node] = before + total, counted + samples
 
     def merge(self, other: "_Bin") -> None:
         self.count += other.count
         self.steps += other.steps
+        self.seconds += other.seconds
         self.learning_rate += other.learning_rate
-        for node, (total, count) in other.losses.items():
-            self.add_loss(node, total, count)
+        for node, (total, samples) in other.losses.items():
+            self.add_loss(node, total, samples)
 
     def point(self) -> Point:
-        means = [total / count for total, count in self.losses.values()] or [math.nan]
-        total, count = sum(total for total, _ in self.losses.values()), sum(n for _, n in self.losses.values())
-        mean = total / count if count else math.nan
-        return Point(self.steps / self.count, mean, min(means), max(means), self.learning_rate / self.count)
+        means = [total / samples for total, samples in self.losses.values()] or [math.nan]
+        total, samples = map(sum, zip(*self.losses.values(), strict=True)) if self.losses else (math.nan, 1)
+        return Point(
+            step=self.steps / self.count,
+            seconds=self.seconds / self.count,
+            mean=total / samples,
+            low=min(means),
+            high=max(means),
+            learning_rate=self.learning_rate / self.count,
+        )
 
 
 @dataclass(slots=True)
@@ -62,13 +74,16 @@ class StepBins:
     width: int = 1
     bins: dict[int, _Bin] = field(default_factory=dict)
 
-    def add(self, step: int, node: int, loss: float | None, learning_rate: float) -> None:
+    def add(
+        self, step: int, node: int, *, seconds: float, loss: float | None, samples: int, learning_rate: float
+    ) -> None:
         found = self.bins.get(step // self.width) or self._new_bin(step)
         found.count += 1
         found.steps += step
+        found.seconds += seconds
         found.learning_rate += learning_rate
         if loss is not None:
-            found.add_loss(node, loss, 1)
+            found.add_loss(node, loss * samples, samples)
 
     def points(self) -> tuple[Point, ...]:
         return tuple(found.point() for _, found in sorted(self.bins.items()))
@@ -95,7 +110,7 @@ class TimeBins:
     def add(self, seconds: float) -> None:
         index = int(seconds / self.width)
         self.counts[index] = self.counts.get(index, 0) + 1
-        while len(self.counts) > MAX_BINS:
+        while len(self.counts) > MAX_PIECES:
             self._widen()
 
     def pace(self, end: float, *, nodes: int) -> tuple[Pace, ...]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ringwide.errors import ConfigError
 from ringwide.experiment.report import contents as told
-from ringwide.experiment.report.contents import Contents, NamedRuns
+from ringwide.experiment.report.contents import Contents
 from ringwide.experiment.report.drawing import Plot
 from ringwide.experiment.report.metrics import Metrics, read_metrics
-from ringwide.experiment.report.reading import Run, Sweep, read, with_totals
+from ringwide.experiment.report.reading import NamedRuns, Run, Sweep, read, with_totals
 
 PAGE = "report.html"
 logger = logging.getLogger("ringwide.experiment")
