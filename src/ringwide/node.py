@@ -96,9 +96,9 @@ async def _experiment(arguments: argparse.Namespace) -> int:
     overrides = [*arguments.set, *(["ring.insecure=true"] if arguments.insecure else [])]
     variants = load_variants(arguments.config, overrides)
     part = Part(arguments.rank, arguments.peers, arguments.config, Stopping(), arguments.resume)
-    if arguments.run_directory is not None:
-        return await part.stopping.run(run_and_tell(part, variants[0].config, arguments.run_directory))
-    return await part.stopping.run(run_alone(part, variants, sys.stdout, as_json=arguments.json))
+    if arguments.json:
+        return await part.stopping.run(run_and_tell(part, variants, arguments.run_directory))
+    return await part.stopping.run(run_alone(part, variants, sys.stdout))
 
 
 def _ring_config(arguments: argparse.Namespace) -> "RingConfig":

@@ -1,4 +1,4 @@
-"""What a signal does to a node: between steps nothing is lost, so it waits for the end of one; elsewhere it ends at once."""
+"""What a signal does to a node: while it trains, it is noted until the step is over; before and after, it ends it."""
 
 import asyncio
 import signal

@@ -17,10 +17,10 @@ def seed(*numbers: int) -> None:
 
 def state() -> dict[str, Any]:
     """As plain values and tensors, which can be loaded without trusting the file."""
-    kind, keys, position, has_gauss, gauss = numpy.random.get_state(legacy=True)
+    kind, keys, *rest = numpy.random.get_state()
     return {
         "random": random.getstate(),
-        "numpy": (kind, torch.from_numpy(keys.astype("int64")), position, has_gauss, gauss),
+        "numpy": (kind, torch.from_numpy(numpy.asarray(keys, dtype="int64")), *rest),
         "torch": torch.get_rng_state(),
     }
 

@@ -73,7 +73,7 @@ class Overlapped:
         self._ready = 0  # buckets before this one have all their gradients
         self._complete = False  # only the last of accumulated batches completes a gradient
         self._hooks = [
-            member.register_post_accumulate_grad_hook(self._hook(index))
+            member.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
             for index, bucket in enumerate(buckets)
             for member in bucket.members
         ]
