@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def test_the_plan_of_the_small_model(tmp_path: Path) -> None:
         "seconds": "at most 30 of training",
         "written to": "runs/t-DATE-TIME",
     }
+
+
+def test_a_model_of_ones_own_is_found_beside_the_experiment(tmp_path: Path) -> None:
+    (tmp_path / "a_model_of_mine.py").write_text(
+        "import torch\ndef make(inputs, width):\n    return torch.nn.Linear(inputs[0], width)\n"
+    )
+    searched = sys.path[:]
+    text = outlined(tmp_path, "training: {model: 'a_model_of_mine:make', model_options: {width: 10}}\n")
+    assert "parameters      650, 2,600 bytes of gradients" in text
+    assert sys.path == searched
 
 
 def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 The plan stands in comments, so that the whole text is an experiment file again.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.resolved import resolved
@@ -15,13 +18,25 @@ Facts = dict[str, str]
 
 
 def outline(variants: Sequence[Variant]) -> str:
-    facts = _all_facts(variants)
+    with _importable(variants[0].source):
+        facts = _all_facts(variants)
     lines = ["plan", *_columns(_shared(facts) | _in_all(variants))]
     if len(variants) > 1:
         lines += ["", "variants, one after the other"]
         lines += _columns({variant.slug: _own(facts, index) for index, variant in enumerate(variants)})
     comments = "\n".join(f"# {line}".rstrip() for line in lines)
     return f"{as_yaml(resolved(variants))}\n{comments}"
+
+
+@contextmanager
+def _importable(experiment: Path) -> Iterator[None]:
+    """A model or data of the user's own is looked for beside the experiment, and here, as the nodes do."""
+    before = sys.path[:]
+    sys.path[:0] = [str(experiment.resolve().parent), str(Path.cwd())]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def plan_of(config: ExperimentConfig) -> Plan:

@@ -31,6 +31,7 @@ class Variant:
     changes: dict[str, Any]  # keys as in the sweep
     document: dict[str, Any]
     config: ExperimentConfig
+    source: Path  # the experiment file, beside which a user's own modules are
 
 
 def load_variants(path: Path, overrides: Sequence[str] = ()) -> list[Variant]:
@@ -60,7 +61,7 @@ def _changed(document: Document, choices: Sequence[Choice]) -> Document:
 
 def _variant(document: Document, choices: Sequence[Choice], label: str, slug: str) -> Variant:
     changes = {choice.key: choice.value for choice in choices}
-    return Variant(label, slug, changes, document.data, checked(document, ExperimentConfig))
+    return Variant(label, slug, changes, document.data, checked(document, ExperimentConfig), document.path)
 
 
 def write_document(path: Path, document: dict[str, Any]) -> None:
