@@ -1,6 +1,5 @@
 """What an experiment file may say."""
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field
@@ -75,9 +74,3 @@ class ExperimentConfig(BaseModel):
         description="Keys, such as `ring.codec`, each with a list of values: every combination is run, one after the"
         " other, and they are compared in one report. A value may be a block: its keys are set together.",
     )
-
-
-def load_experiment(path: Path) -> ExperimentConfig:
-    from ringwide.experiment import loading
-
-    return loading.load_experiment(path)
