@@ -1,15 +1,17 @@
-"""`python -m bench [allreduce | accuracy | codecs | memory | startup]`: see `python -m bench --help`."""
+"""`python -m bench [allreduce | accuracy | codecs | memory | training | logging | startup]`: see `python -m bench --help`."""
 
 import argparse
 import sys
 
-from bench import accuracy, allreduce, codecs, memory, startup
+from bench import accuracy, allreduce, codecs, logging, memory, startup, training
 
 COMMANDS = {
     "allreduce": (allreduce, "all-reduce beside gloo, interleaved (the default)"),
     "accuracy": (accuracy, "what lossy codecs lose, over the number of ranks"),
     "codecs": (codecs, "codecs beside each other and gloo, over links of several rates"),
     "memory": (memory, "what a large all-reduce adds to a process"),
+    "training": (training, "the same training loop over ringwide and over gloo, in turns"),
+    "logging": (logging, "what silent, normal and verbose logging cost"),
     "startup": (startup, "importing the package, asking for help"),
 }
 

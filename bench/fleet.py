@@ -66,7 +66,8 @@ def run_workers(
 
 
 def _start(module: str, rank: int, hosts: Hosts | None) -> "subprocess.Popen[str]":
-    command, environment = [sys.executable, "-m", module], dict(os.environ)
+    command = [sys.executable, "-m", module]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # many ranks share the cores
     if hosts is not None:
         command = hosts[rank].command(command)
         environment["GLOO_SOCKET_IFNAME"] = INTERFACE
