@@ -26,7 +26,7 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         directories.append(directory)
         return directory / "report.html"
 
-    monkeypatch.setattr("ringwide.experiment.report.write_report", write_report, raising=False)
+    monkeypatch.setattr("ringwide.experiment.report.write_report", write_report)
     return directories
 
 

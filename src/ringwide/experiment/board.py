@@ -13,12 +13,14 @@ class Board:
         """`nodes`: from how many something will be heard, if not from all."""
         self.config = config
         self.nodes = config.nodes if nodes is None else nodes
+        self.heard = 0  # how many messages
         self.plan: Plan | None = None
         self.tallies: dict[int, Tally] = {}
         self.evaluations: list[Evaluation] = []
         self.results: dict[int, Result] = {}
 
     def hear(self, rank: int, message: Message) -> None:
+        self.heard += 1
         match message:
             case Plan():
                 self.plan = message
@@ -33,6 +35,10 @@ class Board:
     def is_news(self, evaluation: Evaluation) -> bool:
         """Every rank tells of it, and all the same."""
         return not self.evaluations or evaluation.step > self.evaluations[-1].step
+
+    def has_begun(self) -> bool:
+        """The nodes have found each other and know what they are about to do."""
+        return self.plan is not None
 
     @property
     def is_training(self) -> bool:

@@ -25,6 +25,7 @@ from ringwide.experiment.variants import Variant, write_document
 from ringwide.experiment.view import LOOK_EVERY_SECONDS, View, view_for
 
 STOPPING = "stopping at the end of this step, for the report; a second signal ends all at once"
+ENDING = "ending the nodes, which have not begun"
 UNREAD = "nobody read its output"
 
 
@@ -76,8 +77,9 @@ async def _watched(launch: Launch, board: Board, recorder: Recorder, out: TextIO
         peers = Path(temporary, "peers.txt")
         write_peers(peers, free_ports(board.nodes, random.Random()))
         commands = [node_command(launch, recorder.directory, peers, rank) for rank in range(board.nodes)]
-        fleet = run_fleet(commands, hear, halt=launch.halt, can_stop=lambda: board.plan is not None)
-        return await _shown(view, fleet, launch.halt)
+        return await _shown(
+            board, view, launch.halt, run_fleet(commands, hear, halt=launch.halt, can_stop=board.has_begun)
+        )
 
 
 def node_command(launch: Launch, directory: Path, peers: Path, rank: int) -> Command:
@@ -90,14 +92,14 @@ def node_command(launch: Launch, directory: Path, peers: Path, rank: int) -> Com
     return Command(words, environment, directory / f"node-{rank}.stderr.log")
 
 
-async def _shown(view: View, fleet: Coroutine[Any, Any, Ending], halt: Halt) -> Ending:
+async def _shown(board: Board, view: View, halt: Halt, fleet: Coroutine[Any, Any, Ending]) -> Ending:
     running = asyncio.ensure_future(fleet)
     try:
         while not running.done() and not halt.asked.done():
             view.tick()
             await until_any(running, halt.asked, seconds=LOOK_EVERY_SECONDS)
         if not running.done():
-            view.say(STOPPING)
+            view.say(STOPPING if board.has_begun() else ENDING)
             await asyncio.wait({running})
     finally:
         running.cancel()  # which does nothing to a fleet that has ended
@@ -107,12 +109,17 @@ async def _shown(view: View, fleet: Coroutine[Any, Any, Ending], halt: Halt) -> 
 
 def _outcome(board: Board, ending: Ending) -> Outcome:
     stopped = any(result.stopped_by for result in board.results.values())
-    missing = sorted(set(range(board.nodes)) - set(board.results))
+    missing = _missing(board)
     if ending.signal and (stopped or missing):
         return Outcome("stopped", "; ".join(filter(None, [name_of_signal(ending.signal), ending.trouble])))
     if missing:
         raise RingwideError(f"node {missing[0]} ended well, but without a result")
     return Outcome("complete")
+
+
+def _missing(board: Board) -> list[int]:
+    """Who left no result."""
+    return sorted(set(range(board.nodes)) - set(board.results))
 
 
 def _tell(board: Board, ending: Ending, out: TextIO) -> None:
@@ -124,5 +131,5 @@ def _tell(board: Board, ending: Ending, out: TextIO) -> None:
         for remark in summary.remarks({exit.rank: exit.last_words for exit in ending.exits}):
             print(remark, file=sys.stderr)
     if board.results:
-        equal = summary.check_equal(board.results)
-        print(summary.table(board.results), summary.totals(board.results), equal, sep="\n", file=out)
+        said = [summary.table(board.results), summary.totals(board.results), summary.check_equal(board.results)]
+        print(*(said if not _missing(board) else said[:-1]), sep="\n", file=out)

@@ -1,20 +1,23 @@
-"""The view for a terminal: how far all are, and a row for each node. Needs rich."""
+"""The view for a terminal: how far all are, and a row for each node. Needs rich.
+
+Drawn as plain lines: a table of rich would take ten times as long, from the two cores on which the nodes compute.
+"""
 
 import math
 from contextlib import AbstractContextManager
 from typing import TextIO
 
 from rich import live
-from rich.console import Console, Group, RenderableType
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from ringwide.experiment.board import Board
 from ringwide.experiment.report import units
-from ringwide.experiment.view import position, waiting
+from ringwide.experiment.summary import aligned
+from ringwide.experiment.view import line, waiting
 
 MOST_ROWS = 16
+LINES_BESIDE_ROWS = 6
 BAR_WIDTH = 40
 COLUMNS = ("node", "step", "epoch", "loss", "batches/s", "sent", "on network", "hidden")
 
@@ -23,7 +26,7 @@ class Live(AbstractContextManager["Live"]):
     """Gone at the end, when a summary takes its place. It never draws by itself: who ticks decides what that costs."""
 
     def __init__(self, board: Board, out: TextIO) -> None:
-        self._board, self._note = board, ""
+        self._board, self._note, self._heard = board, "", -1
         self._live = live.Live(console=Console(file=out), auto_refresh=False, transient=True)
 
     def __enter__(self) -> "Live":
@@ -36,46 +39,27 @@ class Live(AbstractContextManager["Live"]):
 
     def say(self, text: str) -> None:
         self._note = text
-        self.tick()
+        self._draw()
 
     def tick(self) -> None:
-        self._live.update(picture(self._board, self._note, rows=self._rows_that_fit()), refresh=True)
+        if self._board.heard != self._heard:
+            self._heard = self._board.heard
+            self._draw()
 
-    def _rows_that_fit(self) -> int:
-        return max(1, min(MOST_ROWS, self._live.console.height - 7))
+    def _draw(self) -> None:
+        rows = max(1, min(MOST_ROWS, self._live.console.height - LINES_BESIDE_ROWS))
+        self._live.update(picture(self._board, self._note, rows=rows), refresh=True)
 
 
-def picture(board: Board, note: str, *, rows: int) -> RenderableType:
+def picture(board: Board, note: str, *, rows: int) -> Text:
     if not board.is_training:
         return Text(f"{board.config.name}: {note or waiting(board)}")
-    return Group(_heading(board), _overall(board), _nodes(board, rows), Text(note))
-
-
-def _heading(board: Board) -> RenderableType:
-    heading = Table.grid(padding=(0, 2))
-    left = f"{units.duration(board.seconds_left)} left" if math.isfinite(board.seconds_left) else ""
-    heading.add_row(
-        Text(board.config.name, "bold"), ProgressBar(1.0, board.done, width=BAR_WIDTH), f"{board.done:.0%}", left
-    )
-    return heading
-
-
-def _overall(board: Board) -> Text:
-    speed = f"{units.number(board.batches_per_second)} batches/s  {units.speed(board.throughput)}"
+    head, *nodes = aligned([COLUMNS, *(_cells(board, rank) for rank in rows_of(board, rows))])
+    others = len(board.tallies) - len(nodes)
+    below = [*nodes, *([f"and {others} others, which wait for these"] if others else []), *([note] if note else [])]
     tested = f"  held out {board.evaluations[-1].loss:.4f}" if board.evaluations else ""
-    return Text(f"{position(board)}  loss {board.loss:.4f}{tested}  {speed}")
-
-
-def _nodes(board: Board, rows: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
-    shown = rows_of(board, rows)
-    for rank in shown:
-        table.add_row(*_cells(board, rank))
-    if others := len(board.tallies) - len(shown):
-        table.caption = f"and {others} others, which wait for these"
-    return table
+    above = [*_heading(board), f"\n{line(board)}{tested}\n", (head, "dim"), "\n"]
+    return Text.assemble(*above, "\n".join(below), no_wrap=True, overflow="ellipsis")
 
 
 def rows_of(board: Board, rows: int) -> list[int]:
@@ -89,6 +73,13 @@ def _speed(board: Board, rank: int) -> tuple[float, float]:
     """Nodes make the same steps, so what tells them apart is how little they wait for others."""
     tally = board.tallies[rank]
     return (tally.last.number if tally.last else 0, tally.recent().network_share)
+
+
+def _heading(board: Board) -> list[str | tuple[str, str]]:
+    filled = round(board.done * BAR_WIDTH)
+    left = f"  {units.duration(board.seconds_left)} left" if math.isfinite(board.seconds_left) else ""
+    bar = [("━" * filled, "green"), ("━" * (BAR_WIDTH - filled), "dim")]
+    return [(board.config.name, "bold"), "  ", *bar, f"  {board.done:.0%}{left}"]
 
 
 def _cells(board: Board, rank: int) -> tuple[str, ...]:

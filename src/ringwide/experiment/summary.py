@@ -1,6 +1,6 @@
 """What came out of it, node by node and in all."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ringwide.errors import RingwideError
 from ringwide.experiment import figures
@@ -18,8 +18,13 @@ def table(results: Mapping[int, Result]) -> str:
     rows = [COLUMNS + CODEC_COLUMNS * encoded]
     for rank, result in sorted(results.items()):
         rows.append(_cells(rank, result) + _codec_cells(result) * encoded)
+    return "\n".join(aligned(rows))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Each row as a line, its cells to the right of their column."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(GAP.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return [GAP.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def totals(results: Mapping[int, Result]) -> str:
