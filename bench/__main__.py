@@ -1,4 +1,4 @@
-"""`python -m bench [allreduce | accuracy | codecs | memory | training | logging | startup]`: see `python -m bench --help`."""
+"""`python -m bench [COMMAND]`, by default allreduce: see `python -m bench --help`."""
 
 import argparse
 import sys
