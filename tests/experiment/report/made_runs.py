@@ -105,7 +105,7 @@ def evaluation_line(step: int, **changes: Any) -> dict[str, Any]:
     return {"evaluation": True, "step": step, "seconds": step / 100, "loss": 0.5, "accuracy": 0.875, **changes}
 
 
-def made_steps(nodes: int = 3, steps: int = 1000, *, seed: int = 0, **changes: Any) -> Iterable[dict[str, Any]]:
+def made_steps(nodes: int = 3, steps: int = 200, *, seed: int = 0, **changes: Any) -> Iterable[dict[str, Any]]:
     """A training that goes well, in the order in which nodes tell it: each a stretch of steps at a time."""
     chance = random.Random(seed)
     for first in range(1, steps + 1, 50):
@@ -148,9 +148,17 @@ def write_sweep(directory: Path, runs: Mapping[str, Mapping[str, Any]], **change
 def codec_variants(*codecs: str) -> dict[str, dict[str, Any]]:
     variants = {}
     for number, codec in enumerate(codecs, start=1):
-        result = {"compression_ratio": 1.0 if codec == "none" else 1.5, "codec_seconds": 0.0 if codec == "none" else 1.2}
-        made = {rank: made_result(rank, batches=1000 - 100 * number, loss=0.5 - number / 50, **result) for rank in range(3)}
+        result = {
+            "compression_ratio": 1.0 if codec == "none" else 1.5,
+            "codec_seconds": 0.0 if codec == "none" else 1.2,
+        }
+        made = {
+            rank: made_result(rank, batches=1000 - 100 * number, loss=0.5 - number / 50, **result) for rank in range(3)
+        }
         variants[f"{number:02}-codec={codec}"] = made_results(
-            made, name="compression", label=f"codec={codec}", config=made_config(name="compression", ring={"codec": codec})
+            made,
+            name="compression",
+            label=f"codec={codec}",
+            config=made_config(name="compression", ring={"codec": codec}),
         )
     return variants

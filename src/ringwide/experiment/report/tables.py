@@ -1,6 +1,7 @@
 """Every table of a report, defined once."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -161,7 +162,8 @@ def _rank(node: Node) -> str:
 
 
 def _spread(run: Run, figure: Figure) -> tuple[str, ...]:
-    values = fig.known(run.nodes, figure.key)
+    told = fig.known(run.nodes, figure.key)
+    values = [value for value in told if not math.isnan(value)] or told  # a node without samples has no mean of them
     total = run.totals.get(figure.key) if figure.adds_up else None
     return tuple(figure.form(value) for value in (total, min(values), fig.mean(values), max(values)))
 

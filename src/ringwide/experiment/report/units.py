@@ -32,7 +32,7 @@ def number(value: float) -> str:
     size = abs(value)
     if value == 0 or size >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 1 else f"{value:.3g}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 1 else f"{value:#.3g}"
 
 
 @_form
@@ -61,7 +61,7 @@ def duration(value: float) -> str:
 
 @_form
 def loss(value: float) -> str:
-    return f"{value:#.4g}".rstrip(".")
+    return f"{value:#.4g}".rstrip(".") if abs(value) < 1e4 else f"{value:.4g}"
 
 
 @_form

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ringwide.errors import ConfigError
@@ -92,6 +93,6 @@ def _replace(path: Path, text: str) -> None:
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink()
         raise ConfigError(f"{path}: the report cannot be written: {error.strerror}") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
