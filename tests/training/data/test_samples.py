@@ -35,8 +35,9 @@ def test_equal_data_have_equal_fingerprints() -> None:
         data(FEATURES.view(4, 1, 3)),
         data(outputs=5),
         data(FEATURES.bfloat16()),
+        data(FEATURES.view(torch.int32)),
     ],
-    ids=["features", "labels", "test", "dtype", "shape", "outputs", "bfloat16"],
+    ids=["features", "labels", "test", "dtype", "shape", "outputs", "bfloat16", "same bytes"],
 )
 def test_any_difference_shows_in_the_fingerprint(other: Data) -> None:
     assert other.fingerprint() != data().fingerprint()
