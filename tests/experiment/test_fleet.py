@@ -69,7 +69,8 @@ async def test_a_fleet_that_ends_well_gives_its_lines_and_exits_by_rank() -> Non
 
 
 @pytest.mark.system
-async def test_a_crash_ends_the_others_and_shows_the_last_words() -> None:
+async def test_a_crash_ends_the_others_and_shows_the_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "GRACE_SECONDS", 0.1)
     pids: list[int] = []
     crash = f"import sys; [print('word', n, file=sys.stderr) for n in range({LAST_WORDS + 5})]; sys.exit(3)"
     with pytest.raises(NodeFailed) as caught:

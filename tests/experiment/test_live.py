@@ -13,7 +13,7 @@ def trained(ranks: Iterable[int], network_seconds: float = 0.125) -> Board:
     board = Board(config(nodes=len(list(ranks)) or 1))
     board.hear(0, plan())
     for rank in ranks:
-        board.hear(rank, progress(step(4, network_seconds=network_seconds * (rank + 1)), sent=2000))
+        board.hear(rank, progress(step(4, samples=16_000, network_seconds=network_seconds * (rank + 1)), sent=400_000))
     return board
 
 
@@ -31,11 +31,11 @@ def test_the_picture_shows_all_and_each() -> None:
     heading, overall, head, *rows = drawn(trained(range(2)), "stopping")
     assert heading.split()[0] == "t"
     assert heading.endswith("40%  3.00 s left")
-    assert overall == "step 4/10  epoch 1  loss 0.5000  1.00 batches/s  2.00 kB/s"
+    assert overall == "step 4/10  epoch 1  loss 0.5000  1,000 batches/s  400 kB/s"
     assert head.split() == ["node", "step", "epoch", "loss", "batches/s", "sent", "on", "network", "hidden"]
     assert [row.split() for row in rows] == [
-        ["0", "4", "1", "0.5000", "0.5", "1.00", "kB/s", "6.2", "%", "0.0", "%"],
-        ["1", "4", "1", "0.5000", "0.5", "1.00", "kB/s", "12.5", "%", "0.0", "%"],
+        ["0", "4", "1", "0.5000", "500", "200", "kB/s", "6.2", "%", "0.0", "%"],
+        ["1", "4", "1", "0.5000", "500", "200", "kB/s", "12.5", "%", "0.0", "%"],
         ["stopping"],
     ]
 

@@ -21,12 +21,12 @@ def test_a_line_tells_how_far_and_how_fast() -> None:
     shown, out = board(), io.StringIO()
     lines = Lines(shown, out, clock=lambda: 0.0)
     shown.hear(0, plan())
-    shown.hear(0, progress(step(5, loss=0.5), sent=1_000_000))
+    shown.hear(0, progress(step(5, loss=0.5, samples=16_000), sent=1_000_000))
     lines.tick()
     assert lines_of(out) == []  # node 1 is still starting
-    shown.hear(1, progress(step(4, loss=1.0), sent=1_000_000))
+    shown.hear(1, progress(step(4, loss=1.0, samples=16_000), sent=1_000_000))
     lines.tick()
-    assert lines_of(out) == ["step 4/10  epoch 1  loss 0.7500  0.9 batches/s  900 kB/s"]
+    assert lines_of(out) == ["step 4/10  epoch 1  loss 0.7500  900 batches/s  900 kB/s"]
 
 
 def test_a_run_that_only_time_ends_shows_the_time() -> None:

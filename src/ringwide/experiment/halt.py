@@ -24,6 +24,10 @@ class Halt:
         if not heard.done():
             heard.set_result(number)
 
+    async def catch_up(self) -> None:
+        """Let the loop hear what came while it was kept from it, by the drawing of a report for example."""
+        await asyncio.sleep(0.001)
+
 
 async def until_any(*futures: "asyncio.Future[Any]", seconds: float | None = None) -> None:
     """Until one of them is done, or the time is over. None of them is cancelled, nor asked for its result."""

@@ -57,6 +57,7 @@ async def _run_sweep(launch: Launch, variants: Sequence[Variant]) -> Outcome:
             return sweep.finish(
                 Outcome(outcome.status, f"{variant.label}: {outcome.reason}", outcome.error), launch.out
             )
+        await launch.halt.catch_up()
         if launch.halt.asked.done() and number < len(variants):
             reason = f"{name_of_signal(launch.halt.asked.result())} after {variant.label}"
             return sweep.finish(Outcome("stopped", reason), launch.out)

@@ -47,6 +47,7 @@ class Lines(AbstractContextManager["Lines"]):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._tell_plan()
         if self._board.is_training and self._board.step != self._shown:
             self._show()
 
@@ -54,12 +55,15 @@ class Lines(AbstractContextManager["Lines"]):
         print(text, file=self._out, flush=True)
 
     def tick(self) -> None:
-        if self._board.plan and not self._planned:
-            self._planned = True
-            self.say(planned(self._board.plan))
+        self._tell_plan()
         if self._board.is_training and self._clock() >= self._due:
             self._due = self._clock() + LINE_EVERY_SECONDS
             self._show()
+
+    def _tell_plan(self) -> None:
+        if self._board.plan and not self._planned:
+            self._planned = True
+            self.say(planned(self._board.plan))
 
     def _show(self) -> None:
         self._shown = self._board.step

@@ -1,0 +1,275 @@
+"""The launcher, with nodes that only say what they are told to say."""
+
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from experiment.told import plan, progress, result, step
+from ringwide.errors import ConfigError, RingwideError
+from ringwide.experiment import fleet, launch
+from ringwide.experiment.fleet import NodeFailed
+from ringwide.experiment.messages import Message, encode
+from ringwide.experiment.process import Command
+from ringwide.experiment.run import run_experiment
+
+pytestmark = pytest.mark.system
+
+BEGUN = (plan(), progress(step(1), step(2)))
+SWEEP = "sweep: {ring.lanes: [1, 2]}\n"
+Node = Callable[[int, Path], str]
+
+
+def says(*messages: Message) -> str:
+    return "".join(f"print({encode(message)!r}, flush=True)\n" for message in messages)
+
+
+def well(rank: int, directory: Path) -> str:
+    return says(*BEGUN, result())
+
+
+def stoppable(rank: int, directory: Path) -> str:
+    return (
+        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {2, 15})\n"
+        f"{says(*BEGUN)}number = signal.sigwait({{2, 15}})\n{says(result(stopped_by=2))}raise SystemExit(128 + number)"
+    )
+
+
+def crashing(rank: int, directory: Path) -> str:
+    return says(*BEGUN) + ("import sys; sys.exit('out of luck')" if rank == 1 else "import signal; signal.pause()")
+
+
+class Run:
+    """One call of the launcher in a directory of its own."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory, self.out, self._monkeypatch = directory, io.StringIO(), monkeypatch
+        self.variants: list[str] = []
+
+    def __call__(self, node: Node, text: str = "", out: io.StringIO | None = None, **options: Any) -> int:
+        def command(launching: launch.Launch, directory: Path, peers: Path, rank: int) -> Command:
+            self.variants.append(directory.name)
+            return Command([sys.executable, "-c", node(rank, directory)], {}, directory / f"node-{rank}.stderr.log")
+
+        self._monkeypatch.setattr(launch, "node_command", command)
+        experiment = self.directory / "experiment.yaml"
+        report = f"report: {{directory: {self.directory / 'runs'}, html: false}}\n"
+        experiment.write_text(f"name: t\nnodes: 2\n{report}{text}")
+        return uvloop.run(run_experiment(experiment, out or self.out, **options))
+
+    @property
+    def made(self) -> Path:
+        (directory,) = (self.directory / "runs").iterdir()
+        return directory
+
+    def results(self, below: str = "") -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.made / below / "results.json").read_text())
+        return document
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(fleet, "GRACE_SECONDS", 0.1)
+    return Run(tmp_path, monkeypatch)
+
+
+class SignalsAt(io.StringIO):
+    """Signals this process when a line that starts so is written: as a person does who has seen it."""
+
+    def __init__(self, start: str, number: int) -> None:
+        super().__init__()
+        self._start, self._number = start, number
+
+    def write(self, text: str) -> int:
+        if text.startswith(self._start):
+            os.kill(os.getpid(), self._number)
+        return super().write(text)
+
+
+class Closed(io.StringIO):
+    def write(self, text: str) -> int:
+        if text.startswith("step "):
+            raise BrokenPipeError
+        return super().write(text)
+
+
+def test_a_run_is_summed_up_and_leaves_everything_in_its_directory(run: Run) -> None:
+    assert run(well, "training: {steps: 3}\n", overrides=["ring.lanes=3"]) == 0
+    lines = run.out.getvalue().splitlines()
+    assert lines[0] == "waiting for 2 nodes to start"
+    assert lines[2].startswith("step 2/10 ")
+    assert lines[-2:] == ["all nodes hold the same parameters, to the bit (aa)", f"report: {run.made / 'report.md'}"]
+    names = ["experiment.yaml", "metrics.jsonl", "report.md", "results.json"]
+    assert sorted(path.name for path in run.made.iterdir()) == names
+    found = run.results()
+    assert (found["status"], found["reason"], found["label"]) == ("complete", "", "")
+    assert [node["rank"] for node in found["nodes"]] == [0, 1]
+    assert found["config"]["ring"]["lanes"] == 3
+    assert "lanes: 3" in (run.made / "experiment.yaml").read_text()
+    assert len((run.made / "metrics.jsonl").read_text().splitlines()) == 4
+
+
+def test_silence_prints_nothing(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    def chatty(rank: int, directory: Path) -> str:
+        return "import sys; print('warning', file=sys.stderr)\n" + well(rank, directory)
+
+    assert run(chatty, "logging: silent\n") == 0
+    assert run.out.getvalue() == ""
+    assert capsys.readouterr() == ("", "")
+    assert (run.made / "node-0.stderr.log").read_text() == "warning\n"
+
+
+def test_what_nodes_remark_is_passed_on(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    def chatty(rank: int, directory: Path) -> str:
+        return "import sys; print('warning', file=sys.stderr)\n" + well(rank, directory)
+
+    assert run(chatty) == 0
+    assert capsys.readouterr().err == "nodes 0, 1: warning\n"
+
+
+def test_a_node_that_fails_is_named_and_what_was_done_is_kept(run: Run) -> None:
+    with pytest.raises(NodeFailed, match=r"node 1 ended with exit code 1; the others were ended.*\n    out of luck"):
+        run(crashing)
+    found = run.results()
+    assert (found["status"], found["reason"]) == ("failed", "node 1 ended with exit code 1")
+    assert len((run.made / "metrics.jsonl").read_text().splitlines()) == 4
+    assert (run.made / "report.md").exists()
+
+
+def test_nodes_that_differ_are_a_failure(run: Run) -> None:
+    def differing(rank: int, directory: Path) -> str:
+        return says(*BEGUN, result(fingerprint=str(rank)))
+
+    with pytest.raises(RingwideError, match="the nodes hold different parameters: 0 on node 0; 1 on node 1"):
+        run(differing)
+    assert run.results()["status"] == "failed"
+
+
+def test_a_node_without_a_result_is_a_failure(run: Run) -> None:
+    with pytest.raises(RingwideError, match="node 0 ended well, but without a result"):
+        run(lambda rank, directory: says(*BEGUN))
+    assert run.results()["reason"] == "node 0 ended well, but without a result"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_the_nodes_and_the_report_says_so(run: Run, number: signal.Signals, code: int) -> None:
+    out = SignalsAt("step ", number)
+    assert run(stoppable, out=out) == code
+    assert f"stopped by {number.name} after step 2\n" in out.getvalue()
+    assert "all nodes hold the same parameters" in out.getvalue()
+    found = run.results()
+    assert (found["status"], found["reason"], len(found["nodes"])) == ("stopped", number.name, 2)
+    assert (run.made / "report.md").exists()
+
+
+def test_a_signal_while_nodes_start_just_ends_them(run: Run) -> None:
+    out = SignalsAt("waiting", signal.SIGINT)
+    assert run(lambda rank, directory: "import signal; signal.pause()", out=out) == 130
+    assert (run.results()["status"], run.results()["nodes"]) == ("stopped", [])
+
+
+def test_a_second_signal_kills_and_still_leaves_a_report(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    class Twice(SignalsAt):
+        def write(self, text: str) -> int:
+            if text.startswith("stopping "):
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().write(text)
+
+    def deaf(rank: int, directory: Path) -> str:
+        return "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {2, 15})\n" + says(*BEGUN) + "signal.pause()"
+
+    assert run(deaf, out=Twice("step ", signal.SIGINT)) == 130
+    trouble = "node 0 did not stop and was killed; node 1 did not stop and was killed"
+    assert run.results()["reason"] == f"SIGINT; {trouble}"
+    assert capsys.readouterr().err == f"ringwide: warning: {trouble}\n"
+
+
+def test_when_nobody_reads_the_nodes_are_ended_and_the_report_is_written(run: Run) -> None:
+    with pytest.raises(BrokenPipeError):
+        run(stoppable, out=Closed())
+    assert (run.results()["status"], run.results()["reason"]) == ("stopped", launch.UNREAD)
+
+
+def test_a_sweep_runs_its_variants_one_after_the_other(run: Run) -> None:
+    assert run(well, SWEEP) == 0
+    assert run.variants == ["01-lanes=1", "01-lanes=1", "02-lanes=2", "02-lanes=2"]
+    assert [line for line in run.out.getvalue().splitlines() if line.startswith("variant")] == [
+        "variant 1 of 2: lanes=1",
+        "variant 2 of 2: lanes=2",
+    ]
+    found = run.results()
+    assert (found["format"], found["name"], found["status"], found["reason"]) == (1, "t", "complete", "")
+    assert (found["sweep"], found["runs"]) == ({"ring.lanes": [1, 2]}, ["01-lanes=1", "02-lanes=2"])
+    assert run.results("02-lanes=2")["label"] == "lanes=2"
+    assert run.results("02-lanes=2")["config"]["ring"]["lanes"] == 2
+    assert run.out.getvalue().splitlines()[-1] == f"report of all variants: {run.made / 'report.md'}"
+    assert (run.made / "report.md").exists()
+
+
+def test_a_variant_that_fails_ends_the_sweep(run: Run) -> None:
+    def second_fails(rank: int, directory: Path) -> str:
+        return (crashing if directory.name == "02-lanes=2" else well)(rank, directory)
+
+    with pytest.raises(NodeFailed):
+        run(second_fails, "sweep: {ring.lanes: [1, 2, 3]}\n")
+    found = run.results()
+    assert (found["status"], found["reason"]) == ("failed", "lanes=2: node 1 ended with exit code 1")
+    assert found["runs"] == ["01-lanes=1", "02-lanes=2"]
+    assert (run.made / "report.md").exists()
+
+
+def test_a_signal_ends_the_sweep(run: Run) -> None:
+    assert run(stoppable, SWEEP, out=SignalsAt("step ", signal.SIGINT)) == 130
+    found = run.results()
+    assert (found["status"], found["reason"], found["runs"]) == ("stopped", "lanes=1: SIGINT", ["01-lanes=1"])
+
+
+def test_a_signal_between_two_variants_ends_the_sweep(run: Run) -> None:
+    assert run(well, SWEEP, out=SignalsAt("report: ", signal.SIGTERM)) == 143
+    found = run.results()
+    assert (found["status"], found["reason"]) == ("stopped", "SIGTERM after lanes=1")
+    assert found["runs"] == ["01-lanes=1"]
+
+
+def test_a_dry_run_starts_and_writes_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringwide.experiment.outline.outline", lambda variants: f"{len(variants)} variants")
+    assert run(well, SWEEP, dry_run=True) == 0
+    assert run.out.getvalue() == "2 variants\n"
+    assert run.variants == []
+    assert os.listdir(run.directory) == ["experiment.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("", "there is no such directory; name that of a run"), (SWEEP, "a sweep cannot be resumed")],
+)
+def test_what_cannot_be_resumed_is_said_before_anything_starts(run: Run, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"--resume runs/gone: {message}"):
+        run(well, text, resume=Path("runs/gone"))
+    assert run.variants == []
+
+
+async def test_a_node_is_told_everything_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    launching = launch.Launch(Path("configs/e.yaml"), io.StringIO(), launch.Halt(), resume=Path("runs/old"))
+    command = launch.node_command(launching, tmp_path, Path("peers.txt"), 3)
+    words = list(command.words)
+    given = {name: words[words.index(name) + 1] for name in words if name.startswith("--") and name != "--json"}
+    assert words[:4] == [sys.executable, "-m", "ringwide.node", "--json"]
+    assert given == {
+        "--parent": str(os.getpid()),
+        "--peers": "peers.txt",
+        "--config": str(tmp_path / "experiment.yaml"),
+        "--rank": "3",
+        "--run-directory": str(tmp_path),
+        "--resume": "runs/old",
+    }
+    here = os.getcwd()
+    assert command.environment == {"PYTHONPATH": os.pathsep.join([f"{here}/configs", here, "/elsewhere"])}
