@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,6 @@ from ringwide.training.losses import correct, loss_function
 from ringwide.training.models.building import build_model
 from ringwide.training.optimizer import make_optimizer
 from ringwide.training.schedule import learning_rate_at
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As the loop has it: models this small only wait for a second one, and for long if the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def learnt(steps: int, **settings: Any) -> tuple[float, float]:

@@ -24,7 +24,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A standard library small enough to know by heart."""
     root = tmp_path / "library"
     files = {
-        "one.py": "1" * 300,
+        "one.py": "1" * 30_000,
         "two.py": "é" * 100,
         "package/three.py": "3" * 500,
         "data.txt": "not python",
@@ -79,8 +79,8 @@ def test_the_text_is_ascii_and_the_same_each_time() -> None:
 
 def test_only_programs_of_the_library_are_in_it(library: Path) -> None:
     assert {path.name for path in sources()} == {"one.py", "two.py", "three.py"}
-    text = cached_text(5000).read_bytes()
-    assert sorted(text) == sorted(b"1" * 300 + b"?" * 200 + b"3" * 500)
+    text = cached_text(100_000).read_bytes()
+    assert sorted(text) == sorted(b"1" * 30_000 + b"?" * 200 + b"3" * 500)
 
 
 def test_the_order_is_by_name_and_not_as_the_disk_has_it(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +90,7 @@ def test_the_order_is_by_name_and_not_as_the_disk_has_it(library: Path, monkeypa
     assert sources() == order
 
 
+@pytest.mark.usefixtures("library")
 def test_a_text_in_the_cache_is_used_as_it_is(cache: Path) -> None:
     path = cached_text(SIZE)
     path.write_bytes(b"x" * SIZE)
@@ -97,6 +98,7 @@ def test_a_text_in_the_cache_is_used_as_it_is(cache: Path) -> None:
     assert [file.name for file in cache.iterdir()] == [path.name]
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("size", [0, SIZE - 1, SIZE + 1])
 def test_a_text_of_the_wrong_size_is_made_anew(size: int) -> None:
     path = cached_text(SIZE)
@@ -106,11 +108,12 @@ def test_a_text_of_the_wrong_size_is_made_anew(size: int) -> None:
 
 
 def test_a_library_smaller_than_asked_for_is_not_made_anew(library: Path) -> None:
-    path = cached_text(5000)
-    path.write_bytes(b"x" * 1000)
-    assert cached_text(5000).read_bytes() == b"x" * 1000
+    path = cached_text(100_000)
+    path.write_bytes(b"x" * 30_700)
+    assert cached_text(100_000).read_bytes() == b"x" * 30_700
 
 
+@pytest.mark.usefixtures("library")
 def test_a_write_that_fails_leaves_nothing_behind(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -121,6 +124,7 @@ def test_a_write_that_fails_leaves_nothing_behind(cache: Path, monkeypatch: pyte
     assert list(cache.iterdir()) == []
 
 
+@pytest.mark.usefixtures("library")
 def test_without_a_cache_the_temporary_directory_will_do(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +134,7 @@ def test_without_a_cache_the_temporary_directory_will_do(
     assert cached_text(SIZE).stat().st_size == SIZE
 
 
+@pytest.mark.usefixtures("library")
 def test_a_text_too_short_for_one_sample_says_what_would_do() -> None:
     with pytest.raises(ConfigError, match=r"training.context: 64: .*text_bytes at least 1300"):
         standard_library(text_bytes=1299, context=64)
