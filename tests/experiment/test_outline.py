@@ -2,9 +2,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from in_memory_ring import Meeting
 
-from ringwide.experiment.outline import outline
+from ringwide.experiment.outline import outline, plan_of
 from ringwide.experiment.variants import load_variants
+from ringwide.training.loop import train
 
 HEAD = "name: t\nnodes: 4\n"
 EXPERIMENTS = {
@@ -87,3 +89,13 @@ def test_what_differs_between_variants_stands_beside_each(tmp_path: Path) -> Non
     several = outlined(tmp_path, "training: {hidden_sizes: [128]}\nsweep: {training.bucket_bytes: [16KiB, 4MiB]}\n")
     assert "01-bucket_bytes=16KiB  buckets: 2, overlapped with the backward pass" in several
     assert "02-bucket_bytes=4MiB   buckets: 1, sent after the backward pass" in several
+
+
+@pytest.mark.parametrize("more", ["", "bucket_bytes: 16KiB, accumulate_batches: 2, ", "overlap: true, "])
+async def test_the_plan_is_the_one_that_a_node_tells(tmp_path: Path, more: str) -> None:
+    text = f"name: t\nnodes: 1\ntraining: {{{more}steps: 1, seconds: 60}}\n"
+    (tmp_path / "experiment.yaml").write_text(text)
+    (variant,) = load_variants(tmp_path / "experiment.yaml")
+    told: list[object] = []
+    await train(Meeting(1).ring(0), variant.config.training, told.append)
+    assert told[0] == plan_of(variant.config)
