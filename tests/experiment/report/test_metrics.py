@@ -60,7 +60,7 @@ def test_an_empty_share_is_no_bad_loss() -> None:
 
 
 def test_losses_that_are_not_finite_are_told_and_left_out() -> None:
-    losses = [2.0, math.nan, math.inf, None]
+    losses = [2.0, None, math.inf, math.nan]
     metrics = metrics_of([step_line(0, 7 - step, loss=loss) for step, loss in enumerate(losses)])
     assert metrics.first_step_not_finite == 4
     assert [math.isfinite(point.mean) for point in metrics.points] == [False, False, False, True]

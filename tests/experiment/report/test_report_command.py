@@ -7,7 +7,7 @@ from ringwide.__main__ import main
 
 
 def test_one_run_gets_its_report_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = write_run(tmp_path)
+    directory = write_run(tmp_path, lines=[])
     (directory / "report.html").write_text("old")
     assert main(["report", str(directory)]) == 0
     assert capsys.readouterr().out == f"report: {directory}/report.html\n"
@@ -15,7 +15,7 @@ def test_one_run_gets_its_report_anew(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_several_are_compared_beside_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [str(write_run(tmp_path / name)) for name in ("six-1", "six-2")]
+    runs = [str(write_run(tmp_path / name, lines=[])) for name in ("six-1", "six-2")]
     assert main(["report", *runs]) == 0
     head, *rows, _, last = capsys.readouterr().out.splitlines()
     assert head.split()[:3] == ["run", "batches", "batches/s"]
