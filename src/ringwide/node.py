@@ -52,17 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds-per-size", type=float, default=0.5, metavar="S", help="how long each size is measured (0.5)"
     )
-    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)  # the launcher, with which this node ends
     parser.add_argument("--run-directory", type=Path, help=argparse.SUPPRESS)  # of the launcher, which hears JSON
 
 
 def run(arguments: argparse.Namespace) -> int:
     import uvloop
 
-    if arguments.parent is not None:
-        from ringwide.experiment.leash import end_with
-
-        end_with(arguments.parent)
     return uvloop.run(_check(arguments) if arguments.config is None else _experiment(arguments))
 
 

@@ -1,7 +1,6 @@
 import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from ringwide.experiment import fleet
 from ringwide.experiment.fleet import NodeFailed, culprit, run_fleet
 from ringwide.experiment.halt import Halt
+from ringwide.experiment.nursery import Task
 from ringwide.experiment.process import LAST_WORDS, LONGEST_LINE, Command, Exit
 
 PAUSE = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
@@ -30,8 +30,8 @@ signal.sigwait({signal.SIGUSR1})
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + PAUSE
 
 
-def python(code: str, error_log: Path | None = None, **environment: str) -> Command:
-    return Command([sys.executable, "-c", code], environment, error_log)
+def python(code: str, error_log: Path | None = None) -> Command:
+    return Command(Task("experiment.coded", [code]), error_log)
 
 
 def alive(pid: int) -> bool:
@@ -210,11 +210,15 @@ async def test_standard_error_is_kept_whole_if_there_is_any(tmp_path: Path) -> N
 
 
 @pytest.mark.system
-async def test_a_node_is_given_its_environment() -> None:
+async def test_a_node_begins_with_what_all_need_on_one_thread_and_finds_what_is_the_users(tmp_path: Path) -> None:
+    (tmp_path / "mine_alone.py").write_text("print('found')")
+    code = (
+        "import sys, os, mine_alone; print('torch' in sys.modules, os.environ['OMP_NUM_THREADS'], 'PATH' in os.environ)"
+    )
     heard: list[str] = []
-    code = "import os; print(os.environ['GREETING'], os.environ['OMP_NUM_THREADS'], 'PATH' in os.environ)"
-    await run_fleet([python(code, GREETING="hello")], lambda rank, line: heard.append(line))
-    assert heard == ["hello 1 True"]
+    task = Task("experiment.coded", [code], import_from=[str(tmp_path)])
+    await run_fleet([Command(task)], lambda rank, line: heard.append(line))
+    assert heard == ["found", "True 1 True"]
 
 
 def test_a_signal_without_a_name_is_told_by_number() -> None:

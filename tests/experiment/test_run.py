@@ -4,7 +4,6 @@ import io
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from ringwide.errors import ConfigError, RingwideError
 from ringwide.experiment import fleet, launch
 from ringwide.experiment.fleet import NodeFailed
 from ringwide.experiment.messages import Message, encode
+from ringwide.experiment.nursery import Task
 from ringwide.experiment.process import Command
 from ringwide.experiment.run import run_experiment
 
@@ -56,7 +56,7 @@ class Run:
     def __call__(self, node: Node, text: str = "", out: io.StringIO | None = None, **options: Any) -> int:
         def command(launching: launch.Launch, directory: Path, peers: Path, rank: int) -> Command:
             self.variants.append(directory.name)
-            return Command([sys.executable, "-c", node(rank, directory)], {}, directory / f"node-{rank}.stderr.log")
+            return Command(Task("experiment.coded", [node(rank, directory)]), directory / f"node-{rank}.stderr.log")
 
         self._monkeypatch.setattr(launch, "node_command", command)
         experiment = self.directory / "experiment.yaml"
@@ -256,15 +256,13 @@ def test_what_cannot_be_resumed_is_said_before_anything_starts(run: Run, text: s
     assert run.variants == []
 
 
-async def test_a_node_is_told_everything_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+async def test_a_node_is_told_everything_it_needs(tmp_path: Path) -> None:
     launching = launch.Launch(Path("configs/e.yaml"), io.StringIO(), launch.Halt(), resume=Path("runs/old"))
     command = launch.node_command(launching, tmp_path, Path("peers.txt"), 3)
-    words = list(command.words)
+    words = list(command.task.words)
     given = {name: words[words.index(name) + 1] for name in words if name.startswith("--") and name != "--json"}
-    assert words[:4] == [sys.executable, "-m", "ringwide.node", "--json"]
+    assert (command.task.module, words[0]) == ("ringwide.node", "--json")
     assert given == {
-        "--parent": str(os.getpid()),
         "--peers": "peers.txt",
         "--config": str(tmp_path / "experiment.yaml"),
         "--rank": "3",
@@ -272,4 +270,4 @@ async def test_a_node_is_told_everything_it_needs(tmp_path: Path, monkeypatch: p
         "--resume": "runs/old",
     }
     here = os.getcwd()
-    assert command.environment == {"PYTHONPATH": os.pathsep.join([f"{here}/configs", here, "/elsewhere"])}
+    assert command.task.import_from == [f"{here}/configs", here]

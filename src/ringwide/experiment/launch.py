@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import os
 import random
 import sys
 from collections.abc import Coroutine
@@ -18,6 +17,7 @@ from ringwide.experiment.board import Board
 from ringwide.experiment.fleet import Ending, NodeFailed, run_fleet
 from ringwide.experiment.halt import Halt, until_any
 from ringwide.experiment.messages import decode
+from ringwide.experiment.nursery import Task
 from ringwide.experiment.ports import free_ports, write_peers
 from ringwide.experiment.process import Command, name_of_signal
 from ringwide.experiment.record import Recorder, Status
@@ -83,13 +83,12 @@ async def _watched(launch: Launch, board: Board, recorder: Recorder, out: TextIO
 
 
 def node_command(launch: Launch, directory: Path, peers: Path, rank: int) -> Command:
-    words = [sys.executable, "-m", "ringwide.node", "--json", "--parent", str(os.getpid()), "--peers", str(peers)]
-    words += ["--config", str(directory / "experiment.yaml"), "--rank", str(rank), "--run-directory", str(directory)]
+    words = ["--json", "--peers", str(peers), "--config", str(directory / "experiment.yaml"), "--rank", str(rank)]
+    words += ["--run-directory", str(directory)]
     words += ["--resume", str(launch.resume)] if launch.resume else []
-    # Where a model or data of the user's own is looked for: beside the experiment, and here.
-    paths = [str(launch.experiment.resolve().parent), str(Path.cwd()), os.environ.get("PYTHONPATH", "")]
-    environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    return Command(words, environment, directory / f"node-{rank}.stderr.log")
+    # A model or data of the user's own is looked for beside the experiment, and here.
+    import_from = [str(launch.experiment.resolve().parent), str(Path.cwd())]
+    return Command(Task("ringwide.node", words, import_from), directory / f"node-{rank}.stderr.log")
 
 
 async def _shown(board: Board, view: View, halt: Halt, fleet: Coroutine[Any, Any, Ending]) -> Ending:

@@ -32,8 +32,8 @@ async def take_part(
 ) -> dict[int, Result]:
     """Train with the others. `tell` hears of this node alone; at the end every node knows how it went on each."""
     _require_as_many_peers(part, config)
-    without_torch = shared_out_bytes()
     # Imported before joining: it takes seconds, in which a member of a ring would keep the others waiting.
+    from ringwide.experiment import preload
     from ringwide.training.checkpoint import Checkpoints
     from ringwide.training.loop import train
 
@@ -42,7 +42,7 @@ async def take_part(
         where = Path(config.checkpoint.directory or directory / "checkpoints")
         checkpoints = Checkpoints(where, every_steps=config.checkpoint.every_steps, keep=config.checkpoint.keep)
     async with join(rank=part.rank, peers=part.peers, config=config.ring) as ring:
-        of_torch = shared_out_bytes() - without_torch  # now that every node has it, and its pages are shared
+        of_torch = int(shared_out_bytes() * preload.TORCH_PART)  # now that all have it, and its pages are shared out
         with part.stopping.after_a_step() as stop:
             result = await train(ring, config.training, tell, stop=stop, checkpoints=checkpoints, resume=part.resume)
         return await _everyones(ring, await _with_memory(ring, result, of_torch))
@@ -61,8 +61,7 @@ async def _with_memory(ring: Ring, result: Result, of_torch: int) -> Result:
     await ring.barrier()
     memory = shared_out_bytes()
     await ring.barrier()
-    torch = max(0, min(of_torch, memory))
-    return replace(result, memory_bytes=memory, peak_memory_bytes=peak_bytes(), torch_memory_bytes=torch)
+    return replace(result, memory_bytes=memory, peak_memory_bytes=peak_bytes(), torch_memory_bytes=of_torch)
 
 
 async def _everyones(ring: Ring, result: Result) -> dict[int, Result]:

@@ -1,12 +1,13 @@
 """One node as a child process: its lines, its last words, its end."""
 
 import asyncio
-import os
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from ringwide.experiment.nursery import Child, Task, fork
 
 LAST_WORDS = 20
 LONGEST_LINE = 1024 * 1024
@@ -28,57 +29,40 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to start: the words, what to add to the environment, and where standard error is kept, if anywhere."""
+    """What to start, and where its standard error is kept, if anywhere."""
 
-    words: Sequence[str]
-    environment: dict[str, str]
+    task: Task
     error_log: Path | None = None
 
 
 class NodeProcess:
-    def __init__(
-        self, rank: int, process: asyncio.subprocess.Process, on_line: Callable[[str], None], error_log: Path | None
-    ) -> None:
-        self.rank = rank
-        self._process = process
+    def __init__(self, rank: int, child: Child, on_line: Callable[[str], None], error_log: Path | None) -> None:
+        self.rank, self._child = rank, child
         self._words = _Words(error_log)
         self._ended = asyncio.ensure_future(self._watch(on_line))
 
     @classmethod
     async def start(cls, rank: int, command: Command, on_line: Callable[[str], None]) -> "NodeProcess":
-        process = await asyncio.create_subprocess_exec(
-            *command.words,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            # Ctrl-C goes to every process of a session's foreground group; only the launcher is to hear it.
-            start_new_session=True,
-            # Each node computes on one thread; without this, importing torch starts one for every core.
-            env={**os.environ, "OMP_NUM_THREADS": "1", **command.environment},
-        )
-        return cls(rank, process, on_line, command.error_log)
+        return cls(rank, await fork(command.task), on_line, command.error_log)
 
     @property
     def ended(self) -> "asyncio.Future[Exit]":
         return self._ended
 
     async def _watch(self, on_line: Callable[[str], None]) -> Exit:
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
         try:
             # Not a TaskGroup: what a listener raises is to arrive as it is, not in a group.
-            await asyncio.gather(
-                _each_line(self._process.stdout, on_line), _each_line(self._process.stderr, self._words)
-            )
+            await asyncio.gather(_each_line(self._child.output, on_line), _each_line(self._child.errors, self._words))
         except Exception:
             self.signal(signal.SIGKILL)  # nobody listens any more
-            await self._process.wait()
+            await self._child.wait()
             raise
-        return Exit(self.rank, await self._process.wait(), tuple(self._words.last))
+        finally:
+            self._child.close()
+        return Exit(self.rank, await self._child.wait(), tuple(self._words.last))
 
     def signal(self, number: int) -> None:
-        if self._process.returncode is None:
-            self._process.send_signal(number)
+        self._child.signal(number)
 
 
 def name_of_signal(number: int) -> str:
