@@ -11,15 +11,25 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from ringwide.experiment.ports import free_ports, write_peers
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 LONG = "name: long\nnodes: 2\ntraining: {hidden_sizes: [8], batch_size: 100, epochs: 1000000}\n"
+SHORT = "name: short\nnodes: 2\ntraining: {hidden_sizes: [8], steps: 3}\nreport: {html: false}\n"
+OWN_MODEL = """
+import torch
+
+def bent(inputs, outputs):
+    return torch.nn.Sequential(torch.nn.Linear(inputs[0], 4), torch.nn.Tanh(), torch.nn.Linear(4, outputs))
+"""
 
 
 def ringwide(*arguments: str) -> list[str]:
@@ -32,7 +42,9 @@ class Launcher:
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
         self._wait_for_a_step()
-        self.nodes = _children(process.pid)
+        self.nodes = [
+            pid for pid in _descendants(process.pid) if os.getsid(pid) == pid
+        ]  # nodes have their own sessions
         self._handles = [os.pidfd_open(pid) for pid in self.nodes]
 
     def _wait_for_a_step(self) -> None:
@@ -41,10 +53,6 @@ class Launcher:
             if line.startswith("step "):
                 return
         pytest.fail(f"it never trained: {self.process.communicate()[1]}")
-
-    def node_of_rank(self, rank: int) -> int:
-        commands = {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in self.nodes}
-        return next(pid for pid, command in commands.items() if command[command.index("--rank") + 1] == str(rank))
 
     def nodes_left(self) -> list[int]:
         """Those that have not ended ten seconds from now. A handle is readable once its process has ended."""
@@ -59,22 +67,25 @@ class Launcher:
             os.close(handle)
 
 
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def _descendants(pid: int) -> list[int]:
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [found for child in children for found in (child, *_descendants(child))]
 
 
 @contextmanager
 def launched(directory: Path) -> Iterator[Launcher]:
-    experiment = directory / "long.yaml"
-    experiment.write_text(LONG)
+    """The long experiment; what it leaves behind for good is in `runs`, what only for the time being in `temporary`."""
+    (directory / "long.yaml").write_text(LONG)
+    (directory / "temporary").mkdir()
     with ExitStack() as stack:
         process = stack.enter_context(
             subprocess.Popen(
-                ringwide("run", str(experiment)),
+                ringwide("run", "long.yaml"),
+                cwd=directory,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "TMPDIR": str(directory)},
+                env={**os.environ, "TMPDIR": str(directory / "temporary")},
             )
         )
         stack.callback(process.kill)
@@ -84,42 +95,124 @@ def launched(directory: Path) -> Iterator[Launcher]:
         yield launcher
 
 
-def test_the_quickstart_learns_and_sums_up() -> None:
-    ran = subprocess.run(
-        ringwide("run", "configs/quickstart.yaml"), cwd=ROOT, capture_output=True, text=True, timeout=110
-    )
+def run(directory: Path, experiment: str | Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a text as an experiment, or a file that is there already."""
+    if isinstance(experiment, str):
+        (directory / "experiment.yaml").write_text(experiment)
+        experiment = directory / "experiment.yaml"
+    command = ringwide("run", str(experiment), *arguments)
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=110)
+
+
+def run_in(directory: Path) -> Path:
+    """Where the newest run is."""
+    return max((directory / "runs").iterdir())
+
+
+def results_of(run: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((run / "results.json").read_text())
+    return document
+
+
+def test_the_quickstart_learns_and_leaves_a_report(tmp_path: Path) -> None:
+    ran = run(tmp_path, ROOT / "configs" / "quickstart.yaml")
     assert ran.returncode == 0, ran.stderr
-    rows = re.findall(r"^ +(\d) +(\S+) +(\S+)% +(\S+) +(\S+)%$", ran.stdout, re.MULTILINE)
-    assert [int(node) for node, *_ in rows] == [0, 1, 2, 3]
-    for _, loss, accuracy, steps_per_second, network in rows:
-        assert float(loss) < 0.1
-        assert float(accuracy) >= 95
-        assert float(steps_per_second) > 0
-        assert 0 < float(network) < 100
+    assert re.search(r"^step 690/690  epoch 30  loss \S+  \S+ batches/s  \S+ .B/s$", ran.stdout, re.MULTILINE)
     assert "all nodes hold the same parameters, to the bit" in ran.stdout
+    made = run_in(tmp_path)
+    assert ran.stdout.splitlines()[-1] == f"report: {made.relative_to(tmp_path) / 'report.html'}"
+    assert (made / "report.html").stat().st_size > 10_000
+    found = results_of(made)
+    assert found["status"] == "complete"
+    assert [node["rank"] for node in found["nodes"]] == [0, 1, 2, 3]
+    assert len({node["fingerprint"] for node in found["nodes"]}) == 1
+    for node in found["nodes"]:
+        assert (node["batches"], node["loss"] < 0.1, node["test_accuracy"] >= 0.95) == (690, True, True)
+        assert 0 < node["network_seconds"] < node["seconds"]
+        assert 0 < node["torch_memory_bytes"] < node["memory_bytes"] < node["peak_memory_bytes"]
+    assert len((made / "metrics.jsonl").read_text().splitlines()) == 4 * 690 + 1  # and what it knew in the end
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
-)
-def test_no_node_outlives_the_launcher(tmp_path: Path, number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_all_nodes_after_the_same_step(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with launched(tmp_path) as launcher:
         launcher.process.send_signal(number)
-        _, errors = launcher.process.communicate(timeout=30)
+        output, errors = launcher.process.communicate(timeout=60)
         assert launcher.process.returncode == code
         assert launcher.nodes_left() == []
         assert errors == ""
-    if number != signal.SIGKILL:
-        assert [path.name for path in tmp_path.iterdir()] == ["long.yaml"]  # its temporary directory is gone
+    assert f"stopped by {number.name} after step " in output
+    found = results_of(run_in(tmp_path))
+    assert (found["status"], found["reason"]) == ("stopped", number.name)
+    assert [(node["rank"], node["stopped_by"]) for node in found["nodes"]] == [(0, number), (1, number)]
+    assert len({node["fingerprint"] for node in found["nodes"]}) == 1
+    assert (run_in(tmp_path) / "report.html").exists()
+    assert os.listdir(tmp_path / "temporary") == []
+
+
+def test_no_node_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    with launched(tmp_path) as launcher:
+        launcher.process.kill()
+        launcher.process.communicate(timeout=30)
+        assert launcher.nodes_left() == []
+    assert results_of(run_in(tmp_path))["reason"].startswith("it has not ended")
 
 
 def test_a_node_that_dies_is_named_and_ends_the_others(tmp_path: Path) -> None:
     with launched(tmp_path) as launcher:
-        os.kill(launcher.node_of_rank(1), signal.SIGKILL)
-        _, errors = launcher.process.communicate(timeout=30)
+        os.kill(launcher.nodes[1], signal.SIGKILL)
+        _, errors = launcher.process.communicate(timeout=60)
         assert launcher.process.returncode == 1
         assert launcher.nodes_left() == []
-    assert re.match(r"ringwide: error: node 1 was killed by SIGKILL; the others were ended\.", errors)
+    told = re.match(r"ringwide: error: (node [01] was killed by SIGKILL); the others were ended\.", errors)
+    assert told, errors
+    found = results_of(run_in(tmp_path))
+    assert (found["status"], found["reason"]) == ("failed", told[1])
+    assert (run_in(tmp_path) / "report.html").exists()
+
+
+def test_silence_prints_nothing_and_a_model_is_found_beside_its_experiment(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN_MODEL)
+    training = "training: {model: 'mine:bent', steps: 3}\nreport: {html: false}\n"
+    ran = run(tmp_path, f"name: own\nnodes: 2\nlogging: silent\n{training}")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    assert results_of(run_in(tmp_path))["plan"]["parameters"] == 64 * 4 + 4 + 4 * 10 + 10
+
+
+def test_a_sweep_compares_its_variants(tmp_path: Path) -> None:
+    ran = run(tmp_path, SHORT + "sweep: {ring.codec: [none, zlib]}\n")
+    assert ran.returncode == 0, ran.stderr
+    assert "variant 2 of 2: codec=zlib" in ran.stdout
+    assert results_of(run_in(tmp_path))["runs"] == ["01-codec=none", "02-codec=zlib"]
+    first, second = (results_of(run_in(tmp_path) / slug) for slug in ("01-codec=none", "02-codec=zlib"))
+    assert (first["config"]["ring"]["codec"], second["config"]["ring"]["codec"]) == ("none", "zlib")
+    assert first["nodes"][0]["fingerprint"] == second["nodes"][0]["fingerprint"]  # a codec that loses nothing
+
+
+def test_a_run_can_be_resumed(tmp_path: Path) -> None:
+    kept = "checkpoint: {every_steps: 3}\n"
+    assert run(tmp_path, SHORT + kept).returncode == 0
+    short = run_in(tmp_path)
+    resumed = run(
+        tmp_path, SHORT + kept, "--set", "training.steps=5", "--resume", str(short), "--set", "name=t-resumed"
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    whole = run(tmp_path, SHORT, "--set", "training.steps=5", "--set", "name=u-whole")
+    assert whole.returncode == 0, whole.stderr
+    found = {path.name[0]: results_of(path) for path in (tmp_path / "runs").iterdir()}
+    assert (found["t"]["plan"]["first_step"], found["t"]["nodes"][0]["steps"]) == (4, 2)
+    assert found["t"]["nodes"][0]["fingerprint"] == found["u"]["nodes"][0]["fingerprint"]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_our_own_experiments_run(tmp_path: Path, path: Path) -> None:
+    """For a few steps on two nodes; of a sweep, the last variant."""
+    sweep = yaml.safe_load(path.read_text()).get("sweep", {})
+    last = json.dumps({key: values[-1:] for key, values in sweep.items()})
+    shorter = ["nodes=2", "training.steps=3", "report.html=false", *([f"sweep={last}"] if sweep else [])]
+    ran = run(tmp_path, path, *(word for change in shorter for word in ("--set", change)))
+    assert ran.returncode == 0, ran.stderr
+    assert "all nodes hold the same parameters, to the bit" in ran.stdout or "silent" in ran.stdout
 
 
 def test_a_mistake_in_the_experiment_starts_nothing(tmp_path: Path) -> None:
