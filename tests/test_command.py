@@ -1,11 +1,8 @@
-import asyncio
 import logging
-import os
-import signal
 
 import pytest
 
-from ringwide.command import finish, run_until_signal
+from ringwide.command import finish
 from ringwide.errors import ConfigError, PeerLost
 
 
@@ -45,27 +42,3 @@ def test_warnings_are_plain_lines_on_stderr(capsys: pytest.CaptureFixture[str]) 
     assert finish(warn) == 0
     assert capsys.readouterr().err == "ringwide: warning: buffer granted=5\n"
     assert logging.getLogger("ringwide").handlers == []
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_cancels_and_lets_tidy_up(number: signal.Signals) -> None:
-    tidied: list[bool] = []
-
-    async def interrupted() -> int:
-        os.kill(os.getpid(), number)
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            tidied.append(True)
-        return 0
-
-    assert run_until_signal(interrupted()) == 128 + number
-    assert tidied == [True]
-
-
-def test_without_a_signal_the_code_is_that_of_the_coroutine() -> None:
-    async def fine() -> int:
-        return 7
-
-    assert run_until_signal(fine()) == 7

@@ -3,17 +3,14 @@
 Exit codes: 0 well, 1 a wrong number, 2 to 7 as in `ringwide.errors`, 128 + n ended by signal n.
 """
 
-import asyncio
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 ENDED_BY_SIGNAL = 128
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def finish(command: Callable[[], int]) -> int:
@@ -34,31 +31,6 @@ def finish(command: Callable[[], int]) -> int:
         # The reader, `head` for example, has had enough. Nothing more may be written, not even while exiting.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ENDED_BY_SIGNAL + signal.SIGPIPE
-
-
-def run_until_signal(main: Coroutine[Any, Any, int]) -> int:
-    """Run on uvloop. A signal cancels `main`, which may still tidy up; the code then tells which signal it was."""
-    import uvloop
-
-    return uvloop.run(_until_signal(main))
-
-
-async def _until_signal(main: Coroutine[Any, Any, int]) -> int:
-    received: list[int] = []
-    task = asyncio.ensure_future(main)
-
-    def end(number: int) -> None:
-        received.append(number)
-        task.cancel()
-
-    for number in SIGNALS:
-        asyncio.get_running_loop().add_signal_handler(number, end, number)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if not received:
-            raise
-        return ENDED_BY_SIGNAL + received[0]
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import pytest
 
 from experiment.told import config, plan, progress, result, step
 from ringwide.errors import ConfigError, RingwideError
-from ringwide.experiment import record
 from ringwide.experiment.board import Board
 from ringwide.experiment.record import FLUSH_EVERY_SECONDS, UNFINISHED, Recorder, directory_for, new_directory
 from ringwide.training.progress import Evaluation
@@ -119,11 +118,17 @@ def test_metrics_are_on_disk_soon_after_they_were_heard(tmp_path: Path) -> None:
     recording.close()
 
 
-def test_results_that_cannot_be_written_leave_the_old_ones(tmp_path: Path) -> None:
-    record.write_json(tmp_path / "results.json", {"a": 1})
-    with pytest.raises(TypeError):
-        record.write_json(tmp_path / "results.json", {"a": object()})
-    assert results_in(tmp_path) == {"a": 1}
+def test_results_that_cannot_be_written_leave_the_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_half(path: Path, text: str, **_: str) -> int:
+        path.write_bytes(text.encode()[: len(text) // 2])
+        raise OSError(28, "No space left on device")
+
+    recording = recorder(tmp_path)
+    before = results_in(tmp_path)
+    monkeypatch.setattr(Path, "write_text", write_half)
+    with pytest.raises(RingwideError, match=r"results\.json: cannot be written: No space left on device"):
+        recording.finish("complete")
+    assert results_in(tmp_path) == before
 
 
 def test_a_directory_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
