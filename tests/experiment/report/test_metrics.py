@@ -73,6 +73,10 @@ def test_the_pace_is_that_of_all_nodes() -> None:
     assert metrics.pace[-1].end <= 20
 
 
+def test_a_short_training_has_a_pace_too() -> None:
+    assert 4 <= len(metrics_of(made_steps(nodes=4, steps=44)).pace) <= 16
+
+
 def test_a_pause_is_seen() -> None:
     lines = [step_line(0, step, seconds=step / 100 + (10 if step > 1000 else 0)) for step in range(1, 2001)]
     assert min(piece.steps_per_second for piece in metrics_of(lines).pace) == 0

@@ -88,7 +88,7 @@ def step_axis(axes: "Axes") -> None:
 def whole_numbers(axes: "Axes", *, most: int) -> None:
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-    axes.xaxis.set_major_locator(MaxNLocator(most, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 

@@ -32,7 +32,7 @@ def tiles_of_run(run: Run, metrics: Metrics) -> tuple[Tile, ...]:
             units.loss(last if loss is None else loss),
             _told(fig.TEST_LOSS, figures, before="held-out samples "),
         ),
-        Tile("Test accuracy", fig.ACCURACY.of(figures), _told(fig.EPOCHS, figures, before="after epoch ")),
+        Tile("Test accuracy", fig.ACCURACY.of(figures), _told(fig.EPOCHS, figures, before="after ", after=" epochs")),
         Tile("Throughput", fig.THROUGHPUT.of(figures), _compression(run, figures)),
         Tile(
             "Network time",

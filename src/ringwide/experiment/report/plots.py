@@ -44,6 +44,8 @@ def loss(metrics: Metrics) -> Plot | None:
         axes.plot(steps, [point.mean for point in points], color=BLUE)
         axes.plot([e.step for e in held_out], [e.loss or 0 for e in held_out], "o", color=ORANGE, markersize=4)
         axes.set(ylabel="loss", yscale=loss_scale(points))
+        if axes.get_yscale() == "log":  # where the band of a few easy samples could reach far down
+            axes.set_ylim(bottom=min(point.mean for point in points) / 2)
         step_axis(axes)
 
     legend = [Swatch("mean over nodes", BLUE)]
@@ -156,8 +158,9 @@ def beside(run: Run) -> Plot | None:
 
 
 def loss_scale(points: Sequence[Point]) -> str:
-    lows, highs = [point.low for point in points], [point.high for point in points]
-    return "log" if min(lows) > 0 and max(highs) / min(lows) > LOG_FROM_RATIO else "linear"
+    means = [point.mean for point in points]
+    positive = min(point.low for point in points) > 0
+    return "log" if positive and max(means) / min(means) > LOG_FROM_RATIO else "linear"
 
 
 def thinned(evaluations: Sequence[Evaluated]) -> Sequence[Evaluated]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 MAX_BINS = 400
 MAX_PIECES = 160  # of time
 FIRST_WIDTH_SECONDS = 1 / 64
-STEPS_IN_A_BIN = 20  # of each node, at least: with few, one more or less in a bin looks like a change of pace
+STEPS_IN_A_PIECE = 20  # of each node: with few, one more or less looks like a change of pace
+FEW_PIECES = 8  # a short training is better seen in jumps than not at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +115,14 @@ class TimeBins:
             self._widen()
 
     def pace(self, end: float, *, nodes: int) -> tuple[Pace, ...]:
-        while max(self.counts, default=0) > 0 and self._steps_in_a_bin() < STEPS_IN_A_BIN * nodes:
+        enough = max(2 * nodes, min(STEPS_IN_A_PIECE * nodes, sum(self.counts.values()) / FEW_PIECES))
+        while max(self.counts, default=0) > 0 and self._steps_in_a_piece() < enough:
             self._widen()
         pieces = [self._piece(index, end) for index in range(max(self.counts, default=-1) + 1)]
         # The last piece may have hardly begun when training ended: too short to tell a pace.
         return tuple(piece for piece in pieces if piece.end - piece.start > self.width / 2)
 
-    def _steps_in_a_bin(self) -> float:
+    def _steps_in_a_piece(self) -> float:
         return sum(self.counts.values()) / (max(self.counts) + 1)
 
     def _piece(self, index: int, end: float) -> Pace:
