@@ -90,6 +90,8 @@ async def _experiment(arguments: argparse.Namespace) -> int:
 
     overrides = [*arguments.set, *(["ring.insecure=true"] if arguments.insecure else [])]
     variants = load_variants(arguments.config, overrides)
+    # A model or data of the user's own is looked for beside the experiment, and here.
+    sys.path[:0] = [str(arguments.config.resolve().parent), str(Path.cwd())]
     part = Part(arguments.rank, arguments.peers, arguments.config, Stopping(), arguments.resume)
     if arguments.json:
         return await part.stopping.run(run_and_tell(part, variants, arguments.run_directory))
