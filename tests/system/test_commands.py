@@ -68,7 +68,8 @@ class Launcher:
 
 
 def _descendants(pid: int) -> list[int]:
-    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    listed = Path(f"/proc/{pid}/task").glob("*/children")  # of each thread that has started some
+    children = [int(child) for path in listed for child in path.read_text().split()]
     return [found for child in children for found in (child, *_descendants(child))]
 
 
