@@ -48,8 +48,10 @@ class RingConfig(BaseModel):
     lanes: int = Field(
         default=1, ge=1, le=64, description="Connections to each neighbour; a tensor is striped over them."
     )
-    algorithm: Literal["auto", "ring", "doubling"] = Field(
-        default="auto", description="auto: recursive doubling up to doubling_bytes, the segmented ring above."
+    algorithm: Literal["auto", "ring", "doubling", "star"] = Field(
+        default="auto",
+        description="auto: recursive doubling up to doubling_bytes, or the star if all ranks share one machine with fewer"
+        " cores; the segmented ring above.",
     )
     doubling_bytes: ByteSize = Field(
         default=ByteSize(256 * KIB),
@@ -149,8 +151,10 @@ class RingConfig(BaseModel):
                 f"codec {self.codec!r} loses precision; set allow_lossy: true if you mean it, "
                 f"or choose a lossless one: {', '.join(registry.LOSSLESS)}"
             )
-        if self.codec != "none" and self.algorithm == "doubling":
-            raise ValueError(f"algorithm 'doubling' sends numbers raw; use 'auto' or 'ring' with codec {self.codec!r}")
+        if self.codec != "none" and self.algorithm in ("doubling", "star"):
+            raise ValueError(
+                f"algorithm {self.algorithm!r} sends numbers raw; use 'auto' or 'ring' with codec {self.codec!r}"
+            )
         threshold = self.threshold_bytes
         if self.codec != "none" and isinstance(threshold, int) and threshold > self.segment_bytes:
             raise ValueError(

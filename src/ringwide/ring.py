@@ -283,13 +283,16 @@ class Ring:
         if self._coder is not None:
             self._coder.threads = _threads(config, cores // ranks - 1)
             self._workshop.staff(self._coder.threads)
-        await self._wait_for_all(config.start_timeout_seconds - (time.perf_counter() - started))
+        crowded = np.array([self.size == ranks > cores], np.int64)
+        await self._wait_for_all(crowded, config.start_timeout_seconds - (time.perf_counter() - started))
+        self._planner.crowded = bool(crowded[0])
+        self._recipes.clear()  # they were made before that was known
 
-    async def _wait_for_all(self, seconds: float) -> None:
-        """All our connections are there; others may still wait for some of theirs."""
+    async def _wait_for_all(self, crowded: np.ndarray, seconds: float) -> None:
+        """All our connections are there; others may still wait for some of theirs. Together we learn who is crowded."""
         try:
             async with asyncio.timeout(seconds):
-                await self.barrier()
+                await self.allreduce(crowded, op="min")
         except TimeoutError as error:
             missing, limit = ["ranks that wait for others"], self.config.start_timeout_seconds
             raise StartTimeout(rank=self.rank, missing=missing, seconds=limit) from error

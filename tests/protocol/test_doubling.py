@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.pure_ring import PureRing, Term, assert_all_ended, assert_is_total, expected_at_the_start, owners
-from ringwide.protocol.doubling import DoublingMachine, DoublingSchedule
+from ringwide.protocol.doubling import StopsMachine, doubling_schedule
 
 
-def machines_of(size: int, segments: int) -> list[DoublingMachine]:
-    return [DoublingMachine(DoublingSchedule(rank=rank, size=size), segments=segments) for rank in range(size)]
+def machines_of(size: int, segments: int) -> list[StopsMachine]:
+    return [StopsMachine(doubling_schedule(rank=rank, size=size), segments=segments) for rank in range(size)]
 
 
 def run(size: int, segments: int, chance: Random) -> PureRing:

@@ -9,10 +9,11 @@ from enum import Enum
 from hashlib import blake2b
 
 from ringwide.protocol.direct import DirectMachine
-from ringwide.protocol.doubling import DoublingMachine, DoublingSchedule
+from ringwide.protocol.doubling import StopsMachine, doubling_schedule
 from ringwide.protocol.instruction import Machine
 from ringwide.protocol.layout import Layout
 from ringwide.protocol.ring import Journey, RingMachine, RingSchedule
+from ringwide.protocol.star import star_schedule
 from ringwide.transport.link import EXPRESS_BYTES
 
 
@@ -80,28 +81,37 @@ class Planner:
     ) -> None:
         self._rank, self._size, self._segment_bytes, self._express_bytes = rank, size, segment_bytes, express_bytes
         self._algorithm, self._doubling_bytes = algorithm, doubling_bytes
-        self._doubling_schedule = DoublingSchedule(rank=rank, size=size)
+        self._schedules = {
+            "doubling": doubling_schedule(rank=rank, size=size),
+            "star": star_schedule(rank=rank, size=size),
+        }
+        self.crowded = False  # all ranks are on one machine that has fewer cores; they agree on that when they have met
 
     def algorithm_for(self, nbytes: int) -> str:
-        """Small buckets cost hops, so they take the way with the fewest; large ones cost bytes and take the ring."""
+        """Small buckets cost hops, so they take the way with the fewest; large ones cost bytes and take the ring.
+
+        Where ranks take turns on the same cores, small ones cost messages, and those of the star are the fewest.
+        """
         if self._algorithm != "auto":
             return self._algorithm
-        return "doubling" if nbytes <= self._doubling_bytes else "ring"
+        if nbytes > self._doubling_bytes:
+            return "ring"
+        return "star" if self.crowded and nbytes <= self._express_bytes else "doubling"
 
     def exchanges_bulk(self, peer: int) -> bool:
-        """Bulk goes to the neighbours on the ring, and to the partners of recursive doubling where it carries bulk."""
+        """Bulk goes to the neighbours on the ring, and on the ways of an algorithm that carries bulk beside it."""
         if abs(peer - self._rank) in (1, self._size - 1):
             return True
-        doubles = self._algorithm == "doubling" or (
-            self._algorithm == "auto" and self._doubling_bytes > self._express_bytes
-        )
-        return doubles and any(stop.peer == peer for stop in self._doubling_schedule.stops)
+        beside = self._algorithm
+        if self._algorithm == "auto":
+            beside = "doubling" if self._doubling_bytes > self._express_bytes else "ring"
+        return beside != "ring" and any(stop.peer == peer for stop in self._schedules[beside].stops)
 
     def plan(self, request: Request) -> Plan:
         parts = [self._part(request, bucket) for bucket in request.buckets]
         if request.kind is Kind.BROADCAST or not parts:
             # Data flows only away from the root, or there is none: empty frames let every rank hear of every other.
-            parts.append(self._doubling(BucketShape("", 0, 1)))
+            parts.append(self._by_stops("doubling", BucketShape("", 0, 1)))
         what = f"{request.kind.value}({request.detail})"
         digest = blake2b(repr((what, request.buckets)).encode(), digest_size=8).digest()
         express = all(part.express for part in parts)
@@ -110,8 +120,10 @@ class Planner:
     def _part(self, request: Request, bucket: BucketShape) -> Part:
         algorithm = self.algorithm_for(bucket.count * bucket.itemsize)
         match request.kind:
-            case Kind.ALLREDUCE | Kind.REDUCE_SCATTER if algorithm == "doubling" or self._size == 1:
-                return self._doubling(bucket)
+            case Kind.ALLREDUCE | Kind.REDUCE_SCATTER if algorithm != "ring":
+                return self._by_stops(algorithm, bucket)
+            case Kind.ALLREDUCE | Kind.REDUCE_SCATTER if self._size == 1:
+                return self._by_stops("doubling", bucket)
             case Kind.ALLREDUCE:
                 return self._ring(bucket, Journey.allreduce(self._size), chunks=self._size)
             case Kind.REDUCE_SCATTER:
@@ -125,18 +137,18 @@ class Planner:
             case Kind.BROADCAST:
                 return self._direct(bucket, chunks=1, senders=range(request.root, request.root + 1))
             case Kind.BARRIER:
-                return self._doubling(bucket)
+                return self._by_stops("doubling", bucket)
 
     def _ring(self, bucket: BucketShape, journey: Journey, *, chunks: int) -> Part:
         layout = Layout(bucket.count, bucket.itemsize, chunks, self._segment_bytes)
         schedule = RingSchedule(rank=self._rank, layout=layout, journey=journey)
         return Part(layout, "ring", False, lambda: RingMachine(schedule))
 
-    def _doubling(self, bucket: BucketShape) -> Part:
+    def _by_stops(self, algorithm: str, bucket: BucketShape) -> Part:
         express = bucket.count * bucket.itemsize <= self._express_bytes
         layout = Layout(bucket.count, bucket.itemsize, 1, self._express_bytes if express else self._segment_bytes)
-        segments, schedule = layout.segments, self._doubling_schedule
-        return Part(layout, "doubling", express, lambda: DoublingMachine(schedule, segments=segments))
+        segments, schedule = layout.segments, self._schedules[algorithm]
+        return Part(layout, algorithm, express, lambda: StopsMachine(schedule, segments=segments))
 
     def _direct(self, bucket: BucketShape, *, chunks: int, senders: range) -> Part:
         layout = Layout(bucket.count, bucket.itemsize, chunks, self._express_bytes)

@@ -9,7 +9,6 @@ A partner may be a round ahead; its frame then waits until this rank gets there.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 from ringwide.protocol.instruction import Combine, Finish, Keep, Script, Send
@@ -23,40 +22,39 @@ class Stop(NamedTuple):
     script: Script
 
 
-class DoublingSchedule:
-    """One rank's way through the rounds. Shared by all collectives with the same plan."""
+class Schedule:
+    """One rank's way: what leaves at once, then stop after stop. Shared by all collectives with the same plan."""
 
-    def __init__(self, *, rank: int, size: int) -> None:
-        rounds = size.bit_length() - 1
-        core = 1 << rounds
-        self.last_hop = rounds + 1  # at which the ranks beyond the core get the total
-        if rank >= core:
-            self.departure: Script = (Send(0, rank - core),)
-            self.stops = [Stop(self.last_hop, rank - core, (Keep(),))]
-            return
-        outsider = rank + core if rank + core < size else None
-        swaps = [(round_, rank ^ (1 << (round_ - 1))) for round_ in range(1, rounds + 1)]
-        route = swaps if outsider is None else [(0, outsider), *swaps]
-        ending: Script = (Finish(),) if outsider is None else (Finish(), Send(self.last_hop, outsider))
-        sends = [(Send(hop, peer),) for hop, peer in route[1:]]
-        self.stops = [
-            Stop(hop, peer, (Combine(peer < rank), *then))
-            for (hop, peer), then in zip(route, [*sends, ending], strict=False)
-        ]
-        self.departure = (Send(*swaps[0]),) if outsider is None and swaps else () if swaps else ending
-
-    @cached_property
-    def positions(self) -> dict[tuple[int, int], int]:
-        """Which stop an arrival with this hop, from this peer, is."""
-        return {(stop.hop, stop.peer): position for position, stop in enumerate(self.stops)}
+    def __init__(self, departure: Script, stops: Sequence[Stop], last_hop: int) -> None:
+        self.departure, self.stops = departure, stops
+        self.last_hop = last_hop  # at which totals travel
+        # Which stop an arrival with this hop, from this peer, is.
+        self.positions = {(stop.hop, stop.peer): position for position, stop in enumerate(stops)}
 
 
-class DoublingMachine:
-    """One rank's side. Segments are independent of each other; each has its own round."""
+def doubling_schedule(*, rank: int, size: int) -> Schedule:
+    rounds = size.bit_length() - 1
+    core, last_hop = 1 << rounds, rounds + 1  # at which the ranks beyond the core get the total
+    if rank >= core:
+        return Schedule((Send(0, rank - core),), [Stop(last_hop, rank - core, (Keep(),))], last_hop)
+    outsider = rank + core if rank + core < size else None
+    swaps = [(round_, rank ^ (1 << (round_ - 1))) for round_ in range(1, rounds + 1)]
+    route = swaps if outsider is None else [(0, outsider), *swaps]
+    ending: Script = (Finish(),) if outsider is None else (Finish(), Send(last_hop, outsider))
+    sends = [(Send(hop, peer),) for hop, peer in route[1:]]
+    stops = [
+        Stop(hop, peer, (Combine(peer < rank), *then))
+        for (hop, peer), then in zip(route, [*sends, ending], strict=False)
+    ]
+    return Schedule((Send(*swaps[0]),) if outsider is None and swaps else () if swaps else ending, stops, last_hop)
+
+
+class StopsMachine:
+    """One rank's side, for recursive doubling and the star. Segments are independent, each at a stop of its own."""
 
     overwrites_sent = True  # the next round's sum replaces the one that was sent
 
-    def __init__(self, schedule: DoublingSchedule, *, segments: int) -> None:
+    def __init__(self, schedule: Schedule, *, segments: int) -> None:
         self._schedule = schedule
         self._position = [0] * segments  # the stop that is next for each segment
         self._missing = segments * len(schedule.stops)
