@@ -50,7 +50,7 @@ class RingConfig(BaseModel):
     )
     algorithm: Literal["auto", "ring", "doubling", "star"] = Field(
         default="auto",
-        description="auto: recursive doubling up to doubling_bytes, or the star if all ranks share one machine with fewer"
+        description="auto: recursive doubling up to doubling_bytes, or the star if all ranks share a machine with fewer"
         " cores; the segmented ring above.",
     )
     doubling_bytes: ByteSize = Field(

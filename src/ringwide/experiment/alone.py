@@ -11,12 +11,12 @@ from typing import TextIO
 from ringwide.experiment import summary
 from ringwide.experiment.board import Board
 from ringwide.experiment.config import ExperimentConfig
+from ringwide.experiment.halt import ENDED_BY_SIGNAL
 from ringwide.experiment.logfile import log_file
 from ringwide.experiment.messages import Message, encode
 from ringwide.experiment.part import Part, take_part
 from ringwide.experiment.process import name_of_signal
 from ringwide.experiment.record import Recorder, new_directory
-from ringwide.experiment.stopping import ENDED_BY_SIGNAL
 from ringwide.experiment.variants import Variant, write_document
 from ringwide.experiment.view import view_for
 from ringwide.training.progress import Result

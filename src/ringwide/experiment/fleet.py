@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from ringwide.errors import CollectiveError, PeerLost, RingwideError
-from ringwide.experiment.halt import SIGNALS, Halt, until_any
+from ringwide.experiment.halt import ENDED_BY_SIGNAL, SIGNALS, Halt, until_any
 from ringwide.experiment.process import Command, Exit, NodeProcess
 
 GRACE_SECONDS = 1.0
 TERMINATE_SECONDS = 2.0
 STOP_SECONDS = 30.0
 CONSEQUENCES = {PeerLost.exit_code, CollectiveError.exit_code}
-ENDED_BY_SIGNAL = 128
 SIGNAL_OF_CODE = {ENDED_BY_SIGNAL + number: int(number) for number in SIGNALS}
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDED_BY_SIGNAL = 128  # an exit code is this and the number of the signal
 
 
 class Halt:

@@ -43,8 +43,8 @@ async def take_part(
         checkpoints = Checkpoints(where, every_steps=config.checkpoint.every_steps, keep=config.checkpoint.keep)
     async with join(rank=part.rank, peers=part.peers, config=config.ring) as ring:
         of_torch = int(shared_out_bytes() * preload.TORCH_PART)  # now that all have it, and its pages are shared out
-        with part.stopping.after_a_step() as stop:
-            result = await train(ring, config.training, tell, stop=stop, checkpoints=checkpoints, resume=part.resume)
+        stop = part.stopping.after_a_step()
+        result = await train(ring, config.training, tell, stop=stop, checkpoints=checkpoints, resume=part.resume)
         return await _everyones(ring, await _with_memory(ring, result, of_torch))
 
 

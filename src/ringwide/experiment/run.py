@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ringwide.errors import ConfigError
-from ringwide.experiment.fleet import ENDED_BY_SIGNAL
-from ringwide.experiment.halt import halted_by_signals
+from ringwide.experiment.halt import ENDED_BY_SIGNAL, halted_by_signals
 from ringwide.experiment.launch import Launch, Outcome, run_variant
 from ringwide.experiment.process import name_of_signal
 from ringwide.experiment.record import FORMAT, RESULTS, UNFINISHED, Status, new_directory, write_json

@@ -1,15 +1,11 @@
-"""What a signal does to a node: while it trains, it is noted until the step is over; before and after, it ends it."""
+"""What a signal does to a node: from its first step on it is noted, and ends the training; before, it ends the node."""
 
 import asyncio
-import signal
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from typing import Any
 
+from ringwide.experiment.halt import ENDED_BY_SIGNAL, SIGNALS
 from ringwide.training.stop import StopRequest
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-ENDED_BY_SIGNAL = 128
 
 
 class Stopping:
@@ -18,14 +14,14 @@ class Stopping:
         self._training = False
         self._task: asyncio.Task[int] | None = None
 
-    @contextmanager
-    def after_a_step(self) -> Iterator[StopRequest]:
-        """While this lasts, a first signal is only noted. A second one ends the node all the same."""
+    def after_a_step(self) -> StopRequest:
+        """From now on a first signal is only noted, for training to end. A second one ends the node all the same.
+
+        It stays so after training: when all ranks have stopped because of another's signal, ours may still be on its
+        way, and must not end us before we have told how it went.
+        """
         self._training = True
-        try:
-            yield self._request
-        finally:
-            self._training = False
+        return self._request
 
     async def run(self, main: Coroutine[Any, Any, int]) -> int:
         """Run `main` to its end, or until a signal ends it; the code then tells which signal it was."""
@@ -40,7 +36,7 @@ class Stopping:
             return ENDED_BY_SIGNAL + self._request.signal
 
     def _heard(self, number: int) -> None:
-        waits = self._training and not self._request.signal
+        only_noted = self._training and not self._request.signal
         self._request.signal = number
-        if not waits and self._task is not None:
+        if not only_noted and self._task is not None:
             self._task.cancel()

@@ -80,7 +80,7 @@ class TrainingConfig(BaseModel):
     data_options: Options = Field(default={}, description="Your own data: keyword arguments of its function.")
     loss: _one_of(LOSSES) = Field(  # type: ignore[valid-type]
         default="cross_entropy",
-        description="cross_entropy, mse, or `module:function` for your own: of outputs and targets, summed.",
+        description="cross_entropy, mse, or `module:function` for your own: of outputs and targets, the mean.",
     )
 
     batch_size: int = Field(default=16, ge=1, le=1_000_000, description="Samples for each node in each batch.")

@@ -34,16 +34,18 @@ class Learner:
             bucket.gradients.zero_()
         if not share.samples:
             return 0.0
-        # Ranks have shares of different lengths, and the ring takes a plain mean: so every sample weighs the same.
-        scale, summed = self._size / share.total, 0.0
+        summed = 0.0
         for index, batch in enumerate(share.batches, start=1):
             if index == len(share.batches):
                 on_last_batch()
             inputs, targets = self.data.train.batch(batch)
             loss = self._loss(self.model(inputs), targets)
-            # Not `loss.backward(scale)`: with an argument it imports sympy, half a second of every node's start.
-            (loss * scale).backward()  # type: ignore[no-untyped-call]
-            summed += loss.item()
+            # Losses are means, shares may differ in length, and the ring takes a plain mean: so that every sample
+            # weighs the same. Most shares are equal, and a product takes as long as a small layer.
+            weight = len(batch) * self._size / share.total
+            # Not `loss.backward(weight)`: with an argument it imports sympy, half a second of every node's start.
+            (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
+            summed += loss.item() * len(batch)
         return summed
 
     @torch.no_grad()
@@ -56,7 +58,7 @@ class Learner:
                 continue
             inputs, targets = self.data.test.batch(indexes)
             outputs = self.model(inputs)
-            losses += self._loss(outputs, targets).item()
+            losses += self._loss(outputs, targets).item() * len(indexes)
             hits = correct(outputs, targets)
             right, judged = right + (hits or 0.0), judged + (len(indexes) if hits is not None else 0)
         self.model.train()

@@ -1,7 +1,7 @@
 """How wrong a model is.
 
-A loss is the sum over samples, so that ranks with different numbers of them can be added up. A sample with many
-targets, such as a text, counts once: with their mean. Classes are the last dimension of the outputs.
+A loss is the mean over samples, as torch's own are. A sample with many targets, such as a text, counts once: with their
+mean. Classes are the last dimension of the outputs.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,10 @@ def _own(path: str) -> Loss:
         given = function(outputs, targets)
         if not isinstance(given, Tensor) or given.dim():
             shape = f" of shape {tuple(given.shape)}" if isinstance(given, Tensor) else ""
-            raise ConfigError(f"{where}: returned a {type(given).__name__}{shape}; it should return one sum, a tensor")
+            given_instead = f"returned a {type(given).__name__}{shape}"
+            raise ConfigError(
+                f"{where}: {given_instead}; it should return the mean over samples, a tensor of one number"
+            )
         return given
 
     return loss
@@ -43,9 +46,8 @@ def _own(path: str) -> Loss:
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     try:
         if targets.dim() == 1 or targets.is_floating_point():
-            return functional.cross_entropy(outputs, targets, reduction="sum")
-        per_sample = targets[0].numel() if len(targets) else 1
-        return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="sum") / per_sample
+            return functional.cross_entropy(outputs, targets)
+        return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
     except (RuntimeError, ValueError, IndexError) as error:
         raise ConfigError(f"training.loss: 'cross_entropy': {_shapes(outputs, targets)}: {error}") from error
 
@@ -56,8 +58,7 @@ def mse(outputs: Tensor, targets: Tensor) -> Tensor:
             # Torch would only warn, stretch one of them over the other and compute something else.
             raise ConfigError(f"training.loss: 'mse': {_shapes(outputs, targets)}; they should be the same")
         outputs = outputs.view_as(targets)
-    per_sample = max(1, targets.numel()) / max(1, len(targets))
-    return functional.mse_loss(outputs, targets, reduction="sum") / per_sample
+    return functional.mse_loss(outputs, targets)
 
 
 def correct(outputs: Tensor, targets: Tensor) -> float | None:
