@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import ringwide
-from ringwide.experiment.ports import LOOPBACK, free_ports
+from ringwide.experiment.fleet.ports import LOOPBACK, free_ports
 
 Result = TypeVar("Result")
 Act = Callable[[ringwide.Ring], Awaitable[Result]]

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from ringwide.config import CODECS, RingConfig
 from ringwide.errors import ConfigError
-from ringwide.experiment.loading import load_experiment
+from ringwide.experiment.file.loading import load_experiment
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (

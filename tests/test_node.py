@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ringwide.experiment.fleet.ports import free_ports, write_peers
 from ringwide.experiment.messages import decode
-from ringwide.experiment.ports import free_ports, write_peers
 from ringwide.node import main
 from ringwide.ring import Ring
 from ringwide.training.progress import Result, Step

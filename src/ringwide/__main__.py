@@ -89,7 +89,7 @@ def _schema(_: argparse.Namespace) -> int:
 
 
 def _keys(_: argparse.Namespace) -> int:
-    from ringwide.experiment.reference import keys_reference
+    from ringwide.experiment.file.reference import keys_reference
 
     print(keys_reference())
     return 0

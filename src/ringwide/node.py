@@ -83,10 +83,10 @@ async def _check(arguments: argparse.Namespace) -> int:
 
 
 async def _experiment(arguments: argparse.Namespace) -> int:
-    from ringwide.experiment.alone import run_alone, run_and_tell
-    from ringwide.experiment.part import Part
-    from ringwide.experiment.stopping import Stopping
-    from ringwide.experiment.variants import load_variants
+    from ringwide.experiment.file.variants import load_variants
+    from ringwide.experiment.node.alone import run_alone, run_and_tell
+    from ringwide.experiment.node.part import Part
+    from ringwide.experiment.node.stopping import Stopping
 
     overrides = [*arguments.set, *(["ring.insecure=true"] if arguments.insecure else [])]
     variants = load_variants(arguments.config, overrides)

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ringwide.experiment.ports import LOOPBACK, free_ports
+from ringwide.experiment.fleet.ports import LOOPBACK, free_ports
 
 Act = Callable[..., Awaitable[Any]]
 

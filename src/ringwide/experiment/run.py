@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ringwide.errors import ConfigError
+from ringwide.experiment.file.variants import Variant, load_variants
+from ringwide.experiment.fleet.launch import Launch, Outcome, run_variant
+from ringwide.experiment.fleet.process import name_of_signal
 from ringwide.experiment.halt import ENDED_BY_SIGNAL, halted_by_signals
-from ringwide.experiment.launch import Launch, Outcome, run_variant
-from ringwide.experiment.process import name_of_signal
-from ringwide.experiment.record import FORMAT, RESULTS, UNFINISHED, Status, new_directory, write_json
-from ringwide.experiment.variants import Variant, load_variants
+from ringwide.experiment.record.recorder import FORMAT, RESULTS, UNFINISHED, Status, new_directory, write_json
 
 
 async def run_experiment(
@@ -21,7 +21,7 @@ async def run_experiment(
     if resume is not None:
         _check_resume(resume, variants)
     if dry_run:
-        from ringwide.experiment.outline import outline
+        from ringwide.experiment.file.outline import outline
 
         print(outline(variants), file=out)
         return 0

@@ -1,0 +1,72 @@
+"""One node's part in an experiment."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ringwide.errors import ConfigError
+from ringwide.experiment.config import ExperimentConfig
+from ringwide.experiment.messages import Message, decode, encode
+from ringwide.experiment.node.stopping import Stopping
+from ringwide.membership.peers import load_peers
+from ringwide.observe.memory import peak_bytes, shared_out_bytes
+from ringwide.ring import Ring, join
+from ringwide.training.progress import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which node this is, in what, and how it is asked to stop."""
+
+    rank: int
+    peers: str
+    experiment: Path  # the file, to name it in errors
+    stopping: Stopping
+    resume: Path | None = None
+
+
+async def take_part(
+    part: Part, config: ExperimentConfig, directory: Path, tell: Callable[[Message], None]
+) -> dict[int, Result]:
+    """Train with the others. `tell` hears of this node alone; at the end every node knows how it went on each."""
+    _require_as_many_peers(part, config)
+    # Imported before joining: it takes seconds, in which a member of a ring would keep the others waiting.
+    from ringwide.experiment.fleet import preload
+    from ringwide.training.checkpoint import Checkpoints
+    from ringwide.training.loop import train
+
+    checkpoints = None
+    if config.checkpoint.every_steps is not None:
+        where = Path(config.checkpoint.directory or directory / "checkpoints")
+        checkpoints = Checkpoints(where, every_steps=config.checkpoint.every_steps, keep=config.checkpoint.keep)
+    async with join(rank=part.rank, peers=part.peers, config=config.ring) as ring:
+        of_torch = int(shared_out_bytes() * preload.TORCH_PART)  # now that all have it, and its pages are shared out
+        stop = part.stopping.after_a_step()
+        result = await train(ring, config.training, tell, stop=stop, checkpoints=checkpoints, resume=part.resume)
+        return await _everyones(ring, await _with_memory(ring, result, of_torch))
+
+
+def _require_as_many_peers(part: Part, config: ExperimentConfig) -> None:
+    named = len(load_peers(part.peers))
+    if named != config.nodes:
+        raise ConfigError(
+            f"{part.experiment}: nodes: {config.nodes}: but {part.peers} names {named} peers; make them equal"
+        )
+
+
+async def _with_memory(ring: Ring, result: Result, of_torch: int) -> Result:
+    """Looked at while all nodes are there: shared pages are counted once only if nobody has left."""
+    await ring.barrier()
+    memory = shared_out_bytes()
+    await ring.barrier()
+    return replace(result, memory_bytes=memory, peak_memory_bytes=peak_bytes(), torch_memory_bytes=of_torch)
+
+
+async def _everyones(ring: Ring, result: Result) -> dict[int, Result]:
+    ours = encode(result).encode()
+    longest = max(int(length[0]) for length in await ring.all_gather(np.array([len(ours)])))
+    padded = np.frombuffer(ours.ljust(longest), np.uint8)
+    told = [decode(bytes(theirs).decode(errors="replace")) for theirs in await ring.all_gather(padded)]
+    return {rank: each for rank, each in enumerate(told) if isinstance(each, Result)}

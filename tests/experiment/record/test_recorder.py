@@ -1,0 +1,150 @@
+import json
+import math
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiment.told import config, plan, progress, result, step
+from ringwide.errors import ConfigError, RingwideError
+from ringwide.experiment.record.recorder import FLUSH_EVERY_SECONDS, UNFINISHED, Recorder, directory_for, new_directory
+from ringwide.experiment.watch.board import Board
+from ringwide.training.progress import Evaluation
+
+NOW = datetime(2024, 2, 3, 4, 5, 6)
+
+
+@pytest.fixture(autouse=True)
+def reported(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """For which directories a report was asked."""
+    directories: list[Path] = []
+
+    def write_report(directory: Path) -> Path:
+        directories.append(directory)
+        return directory / "report.html"
+
+    monkeypatch.setattr("ringwide.experiment.report.write_report", write_report)
+    return directories
+
+
+def recorder(directory: Path, clock: Callable[[], float] = lambda: 0.0) -> Recorder:
+    return Recorder(directory, Board(config()), label="lanes=2", started=NOW, clock=clock)
+
+
+def results_in(directory: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((directory / "results.json").read_text())
+    return document
+
+
+def metrics_in(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_its_results_and_a_report(tmp_path: Path, reported: list[Path]) -> None:
+    now = 100.0
+    recording = recorder(tmp_path, lambda: now)
+    recording.hear(1, plan())
+    recording.hear(1, result(loss=0.5))
+    recording.hear(0, result())
+    now = 107.5
+    assert recording.finish("complete") == tmp_path / "report.html"
+    assert reported == [tmp_path]
+    found = results_in(tmp_path)
+    assert (found["format"], found["name"], found["label"]) == (1, "t", "lanes=2")
+    assert (found["status"], found["reason"], found["seconds"]) == ("complete", "", 7.5)
+    assert datetime.fromisoformat(found["started"]) == NOW.astimezone()
+    assert found["config"] == config().model_dump(mode="json")
+    assert found["plan"]["steps_per_epoch"] == 5
+    assert {"ringwide", "python", "torch", "numpy"} <= found["versions"].keys()
+    assert found["machine"].keys() == {"cpu", "cores", "memory_bytes", "system"}
+    assert [(node["rank"], node["loss"]) for node in found["nodes"]] == [(0, 0.25), (1, 0.5)]
+    assert found["totals"]["batches"] == 20
+    assert found["spread"]["loss"] == {"min": 0.25, "mean": 0.375, "max": 0.5}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "results.json"]
+
+
+def test_a_run_that_is_killed_leaves_results_that_say_so(tmp_path: Path) -> None:
+    recording = recorder(tmp_path)
+    found = results_in(tmp_path)
+    assert (found["status"], found["reason"]) == ("failed", UNFINISHED)
+    assert (found["nodes"], found["plan"], found["totals"]) == ([], None, {})
+    recording.close()
+
+
+def test_every_step_and_each_evaluation_is_one_line(tmp_path: Path) -> None:
+    recording = recorder(tmp_path)
+    recording.hear(0, progress(step(1, loss=0.5), step(2, loss=0.25)))
+    recording.hear(1, progress(step(1, samples=8)))
+    for rank in range(2):
+        recording.hear(rank, Evaluation(step=2, seconds=1.0, loss=0.125, accuracy=None))
+    recording.finish("stopped", "SIGINT")
+    first, *_, evaluation = metrics_in(tmp_path)
+    assert first == {
+        "node": 0,
+        "step": 1,
+        "epoch": 0,
+        "seconds": 0.5,
+        "loss": 0.5,
+        "samples": 16,
+        "learning_rate": 0.1,
+        "network_seconds": 0.125,
+        "hidden_seconds": 0.0,
+    }
+    assert [line["node"] for line in metrics_in(tmp_path)[:-1]] == [0, 0, 1]
+    assert evaluation == {"evaluation": True, "step": 2, "seconds": 1.0, "loss": 0.125, "accuracy": None}
+    assert (results_in(tmp_path)["status"], results_in(tmp_path)["reason"]) == ("stopped", "SIGINT")
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_is_recorded(tmp_path: Path, loss: float) -> None:
+    recording = recorder(tmp_path)
+    recording.hear(0, progress(step(loss=loss)))
+    recording.hear(0, result(loss=loss))
+    recording.finish("complete")
+    assert repr(metrics_in(tmp_path)[0]["loss"]) == repr(loss)
+    assert repr(results_in(tmp_path)["nodes"][0]["loss"]) == repr(loss)
+
+
+def test_metrics_are_on_disk_soon_after_they_were_heard(tmp_path: Path) -> None:
+    now = 0.0
+    recording = recorder(tmp_path, lambda: now)
+    recording.hear(0, progress(step(1)))
+    assert metrics_in(tmp_path) == []
+    now = FLUSH_EVERY_SECONDS
+    recording.hear(0, progress(step(2)))
+    assert [line["step"] for line in metrics_in(tmp_path)] == [1, 2]
+    recording.close()
+
+
+def test_results_that_cannot_be_written_leave_the_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_half(path: Path, text: str, **_: str) -> int:
+        path.write_bytes(text.encode()[: len(text) // 2])
+        raise OSError(28, "No space left on device")
+
+    recording = recorder(tmp_path)
+    before = results_in(tmp_path)
+    monkeypatch.setattr(Path, "write_text", write_half)
+    with pytest.raises(RingwideError, match=r"results\.json: cannot be written: No space left on device"):
+        recording.finish("complete")
+    assert results_in(tmp_path) == before
+
+
+def test_a_directory_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RingwideError, match=r"gone/metrics\.jsonl: cannot be written: No such file or directory"):
+        recorder(tmp_path / "gone")
+
+
+def test_each_run_has_a_directory_of_its_own(tmp_path: Path) -> None:
+    settings = config(name="a, b=c", report={"directory": str(tmp_path / "deep" / "runs")})
+    made = [new_directory(settings, NOW) for _ in range(3)]
+    assert [path.name for path in made] == [f"a, b=c-20240203-040506{number}" for number in ("", "-2", "-3")]
+    assert directory_for(settings, NOW).name == "a, b=c-20240203-040506-4"
+    assert not directory_for(settings, NOW).exists()
+
+
+def test_a_place_where_nothing_can_be_made_is_the_users_mistake(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(ConfigError, match=r"report\.directory: '.*runs': .* cannot be made: Not a directory"):
+        new_directory(config(report={"directory": str(tmp_path / "runs")}), NOW)
