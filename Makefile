@@ -5,10 +5,10 @@ RUN    := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo forerunner test check format bench clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: $(READY) ## create .venv and install everything into it (done by the others when needed)
 
@@ -20,6 +20,11 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY) ## four nodes on this machine form a ring and train a classifier
 	$(RUN) -m ringwide run configs/quickstart.yaml
+
+forerunner: $(READY) ## the forerunner's workload, each of its generations for 30 s, and one report of all
+	runs=runs/forerunner-$$(date +%Y%m%d-%H%M%S) && for file in configs/forerunner/*.yaml; do \
+		$(RUN) -m ringwide run $$file --set report.directory=$$runs || exit; \
+	done && $(RUN) -m ringwide report $$runs/*/ --out $$runs/report.html
 
 test: $(READY) ## everything: format, lint, types, all tests
 	$(RUN) -m ruff format --check src tests bench
