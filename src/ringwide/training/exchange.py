@@ -8,8 +8,9 @@ in the order in which they are called, so every rank starts its buckets in the s
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -51,7 +52,7 @@ class Plain:
         if len(self._buckets) == 1:  # no task: for a small model it would take as long as the collective
             await _travel(self._ring, self._buckets[0])
         else:
-            await asyncio.gather(*(_travel(self._ring, bucket) for bucket in self._buckets))
+            await _all_or_none([asyncio.ensure_future(_travel(self._ring, bucket)) for bucket in self._buckets])
         self.network_seconds += time.perf_counter() - started
         return loss
 
@@ -72,17 +73,17 @@ class Overlapped:
         self._missing = [0] * len(buckets)
         self._ready = 0  # buckets before this one have all their gradients
         self._complete = False  # only the last of accumulated batches completes a gradient
+        self._over = False  # nothing may start to travel any more, though the thread may not have heard of it
         self._hooks = [
             member.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
             for index, bucket in enumerate(buckets)
             for member in bucket.members
         ]
-        self._switch_before = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH_SECONDS)
+        _quick_switching.enter()
 
     async def average(self, compute: Compute) -> float:
         self._missing = [len(bucket.members) for bucket in self._buckets]
-        self._ready, self._travelling, self._complete = 0, [], False
+        self._ready, self._travelling, self._complete, self._over = 0, [], False, False
         before = self._busy.seconds()
         try:
             loss = await self._loop.run_in_executor(self._thread, compute, self._complete_from_now)
@@ -91,6 +92,7 @@ class Overlapped:
             await asyncio.gather(*self._travelling)
             return loss
         except BaseException:
+            self._over = True
             await _end(self._travelling)
             raise
         finally:
@@ -100,7 +102,7 @@ class Overlapped:
         for hook in self._hooks:
             hook.remove()
         self._thread.shutdown()
-        sys.setswitchinterval(self._switch_before)
+        _quick_switching.leave()
 
     def _complete_from_now(self) -> None:
         self._complete = True
@@ -120,9 +122,34 @@ class Overlapped:
             self._loop.call_soon_threadsafe(self._start_until, self._ready)
 
     def _start_until(self, count: int) -> None:
-        while len(self._travelling) < count:
+        while len(self._travelling) < count and not self._over:
             bucket = self._buckets[len(self._travelling)]
-            self._travelling.append(asyncio.ensure_future(self._busy.during(_travel(self._ring, bucket))))
+            self._travelling.append(asyncio.ensure_future(self._travel(bucket)))
+
+    async def _travel(self, bucket: Bucket) -> None:
+        with self._busy.during():
+            await _travel(self._ring, bucket)
+
+
+class _QuickSwitching:
+    """Lasts until all have left who entered, as several ranks of one process may, in any order."""
+
+    def __init__(self) -> None:
+        self._count, self._before = 0, 0.0
+
+    def enter(self) -> None:
+        if not self._count:
+            self._before = sys.getswitchinterval()
+            sys.setswitchinterval(SWITCH_SECONDS)
+        self._count += 1
+
+    def leave(self) -> None:
+        self._count -= 1
+        if not self._count:
+            sys.setswitchinterval(self._before)
+
+
+_quick_switching = _QuickSwitching()
 
 
 class Busy:
@@ -134,12 +161,13 @@ class Busy:
     def seconds(self) -> float:
         return self._ended + (self._clock() - self._since if self._count else 0.0)
 
-    async def during(self, work: Awaitable[None]) -> None:
+    @contextmanager
+    def during(self) -> Iterator[None]:
         if not self._count:
             self._since = self._clock()
         self._count += 1
         try:
-            await work
+            yield
         finally:
             self._count -= 1
             if not self._count:
@@ -152,6 +180,15 @@ def _nobody_listens() -> None:
 
 async def _travel(ring: Averages, bucket: Bucket) -> None:
     await ring.allreduce(bucket.gradients, bucket=bucket.name)
+
+
+async def _all_or_none(tasks: Sequence["asyncio.Task[None]"]) -> None:
+    """If one fails, the others are ended before anybody hears of it: nothing travels that nobody waits for."""
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        await _end(tasks)
+        raise
 
 
 async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:
