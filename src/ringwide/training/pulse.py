@@ -62,4 +62,4 @@ def _interval(last: Beat, now: Beat, limit: float | None) -> int:
     if seconds <= 0:
         return steps * FASTEST_GROWTH
     moment = BEAT_SECONDS if limit is None else min(BEAT_SECONDS, limit - now.seconds)
-    return max(1, min(int(moment * steps / seconds), steps * FASTEST_GROWTH))
+    return max(1, int(min(moment * steps / seconds, steps * FASTEST_GROWTH)))
