@@ -195,7 +195,76 @@ async def test_a_signal_on_one_rank_stops_all_after_the_same_step() -> None:
     assert {result.stopped_by for result in results} == {15}
 
 
+# -- models that keep something beside what they learn
+
+
+class Remembering(nn.Module):
+    """What it has seen goes into what it computes, and the ranks see different samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(64, 10), nn.BatchNorm1d(10)
+        self.register_buffer("seen", torch.zeros(64))
+        self.register_buffer("mask", torch.ones(10, dtype=torch.bool))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.seen.lerp_(inputs.mean(dim=0), 0.1)
+        return self.norm(self.layer(inputs - self.seen)) * self.mask
+
+
+@pytest.fixture
+def _remembering(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringwide.training.loop.build_model", lambda config, data: Remembering())
+
+
+@pytest.mark.usefixtures("_remembering")
+async def test_to_look_at_a_model_does_not_change_its_training() -> None:
+    config = TrainingConfig(batch_size=60, steps=8)
+    seldom = await trained(2, config)
+    often = await trained(2, config.model_copy(update={"evaluate_every_steps": 2}))
+    assert {result.fingerprint for result in seldom + often} == {seldom[0].fingerprint}
+    assert {(result.test_loss, result.test_accuracy) for result in seldom + often} == {
+        (seldom[0].test_loss, seldom[0].test_accuracy)
+    }
+
+
+@pytest.mark.usefixtures("_remembering")
+async def test_what_each_rank_remembers_is_in_its_checkpoint(tmp_path: Path) -> None:
+    config = TrainingConfig(batch_size=60, steps=8)
+    whole, shorter, meeting = await trained(2, config), config.model_copy(update={"steps": 5}), Meeting(2)
+    checkpoints = [Checkpoints(tmp_path, every_steps=NOT_AN_END, keep=1) for _ in range(2)]
+    await asyncio.gather(
+        *(train(meeting.ring(rank), shorter, ignore, checkpoints=each) for rank, each in enumerate(checkpoints))
+    )
+    went_on = await trained(2, config, resume=tmp_path)
+    assert {result.fingerprint for result in went_on} == {whole[0].fingerprint}
+    assert went_on[0].test_loss == whole[0].test_loss
+
+
+@pytest.mark.usefixtures("_remembering")
+async def test_all_ranks_judge_the_model_of_rank_0_over_real_connections() -> None:
+    async def act(ring: ringwide.Ring) -> Result:
+        return await train(ring, TrainingConfig(batch_size=60, steps=3), ignore)
+
+    first, second = await on_every_rank(2, act)
+    assert first.fingerprint == second.fingerprint
+    assert first.test_loss == second.test_loss
+
+
 # -- mistakes
+
+
+async def test_one_rank_that_resumes_alone_is_named_before_the_first_step(tmp_path: Path) -> None:
+    meeting = Meeting(2)
+    errors = await asyncio.gather(
+        train(meeting.ring(0), SHORT, ignore, checkpoints=Checkpoints(tmp_path, every_steps=5, keep=1)),
+        train(meeting.ring(1), SHORT, ignore, resume=tmp_path),
+        return_exceptions=True,
+    )
+    for error in errors:
+        assert isinstance(error, ConfigError)
+        assert "rank 1 has other 'checkpoint.every_steps' than rank 0" in str(error)
 
 
 async def test_ranks_with_other_settings_are_named_before_the_first_step() -> None:

@@ -1,9 +1,9 @@
 """The state of a training run, written so that going on from it leads to the same bits as never having stopped.
 
 A checkpoint of step n is one file for each rank, `step-n.rank-r.pt`, with what only that rank knows (what lossy codecs
-still owe, the state of its random numbers), and one of rank 0, `step-n.pt`, with the model and the optimizer. Rank 0
-writes its file when all the others are on disk: if it is there, the checkpoint is complete. Machines need not share a
-disk: each rank reads its own file, and the model comes from rank 0 over the ring.
+still owe, the model's buffers, the state of its random numbers), and one of rank 0, `step-n.pt`, with the model and the
+optimizer. Rank 0 writes its file when all the others are on disk: if it is there, the checkpoint is complete. Machines
+need not share a disk: each rank reads its own file, and the model comes from rank 0 over the ring.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from ringwide.training.config import TrainingConfig
 from ringwide.training.course import Position
 from ringwide.training.learner import Learner
 
-FORMAT = 1
+FORMAT = 2
 # What may differ when a run goes on: when it ends and what it looks at on the way, not what it computes.
 MAY_CHANGE = {"steps", "epochs", "seconds", "evaluate_every_steps", "overlap"}
 
@@ -43,17 +43,19 @@ class Checkpoints:
     """Writes one every so many steps, and keeps the last few."""
 
     def __init__(self, directory: Path, *, every_steps: int, keep: int) -> None:
-        self._directory, self._every, self._keep = directory, every_steps, keep
+        self._directory, self.every_steps, self._keep = directory, every_steps, keep
         self._written: int | None = None
 
     def is_due(self, step: int) -> bool:
-        return step % self._every == 0
+        return step % self.every_steps == 0
 
     async def save(self, ring: Ring, config: TrainingConfig, learner: Learner, position: Position) -> None:
         if self._written == position.step:
             return
         self._written = position.step
-        await asyncio.to_thread(_write, _part_path(self._directory, position.step, ring.rank), _own_state(ring))
+        await asyncio.to_thread(
+            _write, _part_path(self._directory, position.step, ring.rank), _own_state(ring, learner)
+        )
         await ring.barrier()
         if ring.rank == 0:
             state = _shared_state(ring, config, learner, position)
@@ -71,11 +73,18 @@ async def restore(ring: Ring, directory: Path, config: TrainingConfig, learner: 
     own = _read(_part_path(_checkpoints_in(directory), step, ring.rank))
     ring.load_state_dict(own["ring"])
     chance.restore(own["chance"])
+    for buffer, kept in zip(learner.buffers(), own["buffers"], strict=True):
+        buffer.copy_(kept)
     return Position(step, epoch, step_in_epoch)
 
 
-def _own_state(ring: Ring) -> dict[str, Any]:
-    return {"format": FORMAT, "ring": dict(ring.state_dict()), "chance": chance.state()}
+def _own_state(ring: Ring, learner: Learner) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "ring": dict(ring.state_dict()),
+        "chance": chance.state(),
+        "buffers": learner.buffers(),
+    }
 
 
 def _shared_state(ring: Ring, config: TrainingConfig, learner: Learner, position: Position) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """A model, its data and what one step does to it. Knows nothing of other ranks, but how many there are."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from ringwide.training.bits import as_bits
 from ringwide.training.config import TrainingConfig
 from ringwide.training.data.samples import Data
 from ringwide.training.data.shares import Share
@@ -51,17 +53,16 @@ class Learner:
     @torch.no_grad()
     def evaluate(self, samples: range) -> tuple[float, float, int]:
         """Summed loss and right answers of these held-out samples, and how many had a right answer to give."""
-        self.model.eval()
         losses, right, judged = 0.0, 0.0, 0
-        for indexes in torch.tensor(samples, dtype=torch.long).split(EVALUATED_TOGETHER):  # type: ignore[no-untyped-call]
-            if not len(indexes):
-                continue
-            inputs, targets = self.data.test.batch(indexes)
-            outputs = self.model(inputs)
-            losses += self._loss(outputs, targets).item() * len(indexes)
-            hits = correct(outputs, targets)
-            right, judged = right + (hits or 0.0), judged + (len(indexes) if hits is not None else 0)
-        self.model.train()
+        with _evaluating(self.model):
+            for indexes in torch.tensor(samples, dtype=torch.long).split(EVALUATED_TOGETHER):  # type: ignore[no-untyped-call]
+                if not len(indexes):
+                    continue
+                inputs, targets = self.data.test.batch(indexes)
+                outputs = self.model(inputs)
+                losses += self._loss(outputs, targets).item() * len(indexes)
+                hits = correct(outputs, targets)
+                right, judged = right + (hits or 0.0), judged + (len(indexes) if hits is not None else 0)
         return losses, right, judged
 
     def fingerprint(self) -> str:
@@ -69,8 +70,24 @@ class Learner:
 
     def tensors(self) -> list[Tensor]:
         """All that must be the same on every rank: what is learnt, and what the model keeps beside it."""
-        frozen = [parameter.data for parameter in self.model.parameters() if not parameter.requires_grad]
-        return [*(bucket.parameters for bucket in self.buckets), *frozen, *self.model.buffers()]
+        frozen = [as_bits(parameter.data) for parameter in self.model.parameters() if not parameter.requires_grad]
+        return [*(bucket.parameters for bucket in self.buckets), *frozen, *self.buffers()]
+
+    def buffers(self) -> list[Tensor]:
+        """Running means and the like, which no gradient carries: each rank has its own."""
+        return [as_bits(buffer) for buffer in self.model.buffers()]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Afterwards each part of the model is as it was: some may have been made not to learn."""
+    before = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:

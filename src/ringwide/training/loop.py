@@ -17,6 +17,7 @@ from ringwide.training.checkpoint import Checkpoints, restore
 from ringwide.training.config import TrainingConfig
 from ringwide.training.course import Course, Position
 from ringwide.training.data.loading import load_data
+from ringwide.training.data.samples import Data
 from ringwide.training.data.shares import Share
 from ringwide.training.exchange import Exchange, Overlapped, Plain
 from ringwide.training.journal import Journal
@@ -68,7 +69,10 @@ async def train(
 ) -> Result:
     """Train until the end that `config` names, or until any rank is asked to stop. `tell` hears how it goes."""
     torch.set_num_threads(1)  # the ranks are the threads: more would only fight for the cores
-    learner = await _same_learner_everywhere(ring, config)
+    data = load_data(config)
+    saves_every = None if checkpoints is None else checkpoints.every_steps
+    await agree(ring, config, data, saves_every=saves_every, resumes=resume is not None)
+    learner = await _same_learner_everywhere(ring, config, data)
     start = Position() if resume is None else await restore(ring, resume, config, learner)
     training = Training(ring, config, learner, start, tell, stop=stop or StopRequest(), clock=clock)
     tell(training.plan())
@@ -78,9 +82,7 @@ async def train(
         training.exchange.close()
 
 
-async def _same_learner_everywhere(ring: Ring, config: TrainingConfig) -> Learner:
-    data = load_data(config)
-    await agree(ring, config, data)
+async def _same_learner_everywhere(ring: Ring, config: TrainingConfig, data: Data) -> Learner:
     # Each rank starts elsewhere on purpose: were the broadcast to fail silently, the fingerprints would show it.
     chance.seed(config.seed, ring.rank)
     learner = Learner(config, data, build_model(config, data), size=ring.size)
@@ -178,9 +180,13 @@ class Training:
     async def _evaluate(self) -> Evaluation:
         """Each rank looks at its share of the held-out samples; what they found is put together on all of them."""
         rank, size, count = self._ring.rank, self._ring.size, len(self._learner.data.test)
-        if buffers := list(self._learner.model.buffers()):  # running means and the like, which no gradient carries
+        buffers = self._learner.buffers()
+        ours = [buffer.clone() for buffer in buffers]
+        if buffers:  # all ranks judge the same model: that of rank 0, which is the one in checkpoints
             await self._ring.broadcast(buffers)
         found = self._learner.evaluate(range(rank * count // size, (rank + 1) * count // size))
+        for buffer, before in zip(buffers, ours, strict=True):  # to look at the model does not change the training
+            buffer.copy_(before)
         everyone = await self._ring.all_gather(torch.tensor(found, dtype=torch.float64))
         loss, right, judged = (math.fsum(column) for column in zip(*(part.tolist() for part in everyone), strict=True))
         evaluation = Evaluation(
