@@ -1,0 +1,79 @@
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ringwide.training.journal import Journal
+from ringwide.training.progress import Progress, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    bytes_sent: int
+    bytes_received: int
+
+
+class Wire:
+    def __init__(self) -> None:
+        self.sent, self.received = 1000, 500
+
+    def __call__(self) -> Traffic:
+        return Traffic(self.sent, self.received)
+
+
+def step(number: int, *, epoch: int = 0, loss: float = 1.0, samples: int = 4) -> Step:
+    return Step(
+        number=number,
+        epoch=epoch,
+        seconds=0.0,
+        loss=loss,
+        samples=samples,
+        learning_rate=0.1,
+        network_seconds=0.0,
+        hidden_seconds=0.0,
+    )
+
+
+@pytest.fixture
+def told() -> list[Any]:
+    return []
+
+
+def test_every_step_is_told_once_and_silence_is_not(told: list[Any]) -> None:
+    wire = Wire()
+    journal = Journal(told.append, wire)
+    journal.tell()
+    assert told == []
+    journal.enter(step(1), batches=1)
+    journal.enter(step(2), batches=1)
+    wire.sent, wire.received = 1100, 530
+    journal.tell()
+    journal.tell()
+    journal.enter(step(3), batches=1)
+    wire.sent = 1200
+    journal.tell()
+    assert told == [
+        Progress(steps=(step(1), step(2)), bytes_sent=100, bytes_received=30),
+        Progress(steps=(step(3),), bytes_sent=200, bytes_received=30),
+    ]
+
+
+def test_what_was_done_is_summed_and_only_what_training_sent_counts(told: list[Any]) -> None:
+    wire = Wire()
+    journal = Journal(told.append, wire)
+    journal.enter(step(1, samples=8), batches=2)
+    journal.enter(step(2, samples=5), batches=1)
+    wire.sent, wire.received = 1700, 900
+    assert (journal.steps, journal.batches, journal.samples) == (2, 3, 13)
+    assert journal.traffic() == (700, 400)
+
+
+def test_the_loss_is_the_mean_over_the_samples_of_the_last_epoch(told: list[Any]) -> None:
+    journal = Journal(told.append, Wire())
+    assert journal.loss == 0
+    journal.enter(step(1, epoch=3, loss=9.0), batches=1)
+    assert journal.loss == 9
+    journal.enter(step(2, epoch=4, loss=1.0, samples=3), batches=1)
+    journal.enter(step(3, epoch=4, loss=2.0, samples=1), batches=1)
+    journal.enter(step(4, epoch=4, loss=0.0, samples=0), batches=1)
+    assert journal.loss == pytest.approx(1.25)
