@@ -9,7 +9,7 @@ from ringwide.errors import ConfigError
 from ringwide.training.data import own
 from ringwide.training.data.clusters import clusters
 from ringwide.training.data.own import own_data
-from ringwide.training.data.samples import Data
+from ringwide.training.data.samples import Data, TensorSamples
 
 
 class Squares:
@@ -105,3 +105,9 @@ def test_anything_else_is_refused_by_what_it_is(returned: Any, complaint: str, m
     with pytest.raises(ConfigError, match=rf"^training.data: 'mine:data': {complaint}") as raised:
         loaded(returned, monkeypatch)
     assert "\n" not in str(raised.value)
+
+
+def test_data_that_is_made_whole_must_have_samples_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = TensorSamples(torch.empty(0, 2), torch.empty(0))
+    with pytest.raises(ConfigError, match=r"training\.data: 'mine:data': train: has no samples"):
+        loaded(Data(train=nothing, test=nothing, inputs=(2,), outputs=1), monkeypatch)

@@ -22,6 +22,8 @@ Array = Tensor | numpy.ndarray
 def own_data(path: str, options: Mapping[str, Any]) -> Data:
     given, where = call(path, KEY, options), f"{KEY}: {path!r}"
     if isinstance(given, Data):
+        if not len(given.train):
+            raise ConfigError(f"{where}: train: has no samples")
         return given
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise ConfigError(f"{where}: returned {_a(given)}; {EXPECTED}")
