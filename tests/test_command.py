@@ -42,3 +42,19 @@ def test_warnings_are_plain_lines_on_stderr(capsys: pytest.CaptureFixture[str]) 
     assert finish(warn) == 0
     assert capsys.readouterr().err == "ringwide: warning: buffer granted=5\n"
     assert logging.getLogger("ringwide").handlers == []
+
+
+def test_what_only_a_log_file_asks_for_is_not_said_aloud(capsys: pytest.CaptureFixture[str]) -> None:
+    def say_more() -> int:
+        logger = logging.getLogger("ringwide")
+        logger.setLevel(logging.DEBUG)
+        try:
+            logging.getLogger("ringwide.membership").info("not seen")
+            logging.getLogger("ringwide.collective").debug("not seen")
+            logging.getLogger("ringwide.collective").info("codec=none")
+        finally:
+            logger.setLevel(logging.NOTSET)
+        return 0
+
+    assert finish(say_more) == 0
+    assert capsys.readouterr().err == "ringwide: info: codec=none\n"

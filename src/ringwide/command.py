@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 ENDED_BY_SIGNAL = 128
+CHOICES = "ringwide.collective"  # tells what `codec: auto` chooses, and why
 
 
 def finish(command: Callable[[], int]) -> int:
@@ -38,8 +39,9 @@ def warnings_shown() -> Iterator[None]:
     logger = logging.getLogger("ringwide")
     handler = logging.StreamHandler()
     handler.setFormatter(_PlainLine())
+    handler.addFilter(_is_for_a_person)
     logger.addHandler(handler)
-    choices = logging.getLogger("ringwide.collective")  # which tells what `codec: auto` chooses, and why
+    choices = logging.getLogger(CHOICES)
     level = choices.level
     choices.setLevel(logging.INFO)
     try:
@@ -47,6 +49,11 @@ def warnings_shown() -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         choices.setLevel(level)
+
+
+def _is_for_a_person(record: logging.LogRecord) -> bool:
+    """Not what only a log file asks for, by which loggers come to say more."""
+    return record.levelno >= (logging.INFO if record.name.startswith(CHOICES) else logging.WARNING)
 
 
 class _PlainLine(logging.Formatter):
