@@ -11,13 +11,14 @@ from ringwide.experiment.fleet.ports import free_ports, write_peers
 from ringwide.experiment.messages import decode
 from ringwide.node import main
 from ringwide.ring import Ring
-from ringwide.training.progress import Result, Step
+from ringwide.training.progress import Evaluation, Plan, Result
 
 QUICK = ["--sizes", "64", "1KiB", "--seconds-per-size", "0"]
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> list[str]:
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
     write_peers(tmp_path / "peers.txt", free_ports(1, random.Random()))
     return ["--rank", "0", "--peers", str(tmp_path / "peers.txt")]
 
@@ -55,12 +56,16 @@ def test_a_wrong_element_ends_with_1(
     assert "WRONG" in capsys.readouterr().out
 
 
-def test_an_experiment_prints_its_result(alone: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_experiment_leaves_a_report(alone: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*alone, "--config", written(tmp_path / "e.yaml", nodes=1)]) == 0
-    first, *_, header, row = capsys.readouterr().out.splitlines()
-    assert first.startswith("step 1/4")
-    assert header.split()[:2] == ["node", "loss"]
-    assert row.split()[0] == "0"
+    *_, header, row, in_all, equal, report = capsys.readouterr().out.splitlines()
+    assert header.split()[:2] == ["node", "batches"]
+    assert row.split()[:2] == ["0", "4"]
+    assert in_all.startswith("in all: 4 batches")
+    assert equal.startswith("all nodes hold the same parameters, to the bit")
+    (run,) = (tmp_path / "runs").iterdir()
+    assert report == f"report: runs/{run.name}/report.html"
+    assert (run / "report.html").exists()
 
 
 def test_an_experiment_speaks_json_lines_to_its_launcher(
@@ -68,10 +73,12 @@ def test_an_experiment_speaks_json_lines_to_its_launcher(
 ) -> None:
     assert main([*alone, "--json", "--config", written(tmp_path / "e.yaml", nodes=1)]) == 0
     messages = [decode(line) for line in capsys.readouterr().out.splitlines()]
-    assert isinstance(messages[-2], Step)
-    assert messages[-2].number == messages[-2].total == 4
-    assert isinstance(messages[-1], Result)
-    assert messages[-1].steps == 4
+    plan, *progress, evaluation, result = messages
+    assert isinstance(plan, Plan)
+    assert [step.number for message in progress for step in message.steps] == [1, 2, 3, 4]
+    assert isinstance(evaluation, Evaluation)
+    assert isinstance(result, Result)
+    assert (result.steps, result.test_loss) == (4, evaluation.loss)
 
 
 @pytest.mark.parametrize("experiment", [False, True])
