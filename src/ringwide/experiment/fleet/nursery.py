@@ -13,8 +13,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from typing import Any
 
 from ringwide.experiment.fleet.leash import end_with
 
@@ -85,6 +87,7 @@ async def fork(task: Task) -> Child:
 
 def _live(task: Task, output: Connection, errors: Connection) -> None:
     """In the child, from its first moment."""
+    _let_the_server_end()
     end_with(os.getppid())
     launcher = multiprocessing.parent_process()
     if launcher is None or not launcher.is_alive():
@@ -98,6 +101,13 @@ def _live(task: Task, output: Connection, errors: Connection) -> None:
     sys.path[:0] = [path for path in task.import_from if path not in sys.path]
     sys.argv = [task.module, *task.words]
     runpy.run_module(task.module, run_name="__main__", alter_sys=True)
+
+
+def _let_the_server_end() -> None:
+    """It ends when nobody holds one pipe any more. Python gives that to every child: they would keep each other alive."""
+    server: Any = forkserver._forkserver
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = None
 
 
 @contextmanager
