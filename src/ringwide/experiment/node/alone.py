@@ -62,6 +62,9 @@ async def _run_recorded(part: Part, variant: Variant, out: TextIO) -> int:
     with closing(Recorder(directory, board, label=variant.label)) as recorder:
         try:
             results = await _watched(part, board, recorder, out)
+            for rank, each in results.items():
+                recorder.hear(rank, each)
+            equal = summary.check_equal(results)
         except asyncio.CancelledError:
             recorder.finish("stopped", "by a signal, before its first step or for the second time")
             raise
@@ -69,9 +72,6 @@ async def _run_recorded(part: Part, variant: Variant, out: TextIO) -> int:
             recorder.finish("failed", str(error))
             raise
         result = results[part.rank]
-        for rank, each in results.items():
-            recorder.hear(rank, each)
-        equal = summary.check_equal(results)
         print(summary.table(results), summary.totals(results), equal, sep="\n", file=out)
         stopped = name_of_signal(result.stopped_by) if result.stopped_by else ""
         report = recorder.finish("stopped" if stopped else "complete", stopped)

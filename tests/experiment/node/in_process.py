@@ -1,0 +1,27 @@
+"""Nodes of an experiment as tasks of this process, over real connections."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ringwide.experiment.file.variants import Variant, load_variants
+from ringwide.experiment.fleet.ports import free_ports, write_peers
+from ringwide.experiment.node.part import Part
+from ringwide.experiment.node.stopping import Stopping
+
+TRAINING = {"hidden_sizes": [8], "batch_size": 300, "steps": 3}
+
+
+def experiment(directory: Path, nodes: int = 1, **keys: Any) -> list[Variant]:
+    """The variants of an experiment that is written there, with everything it leaves behind."""
+    given = {"name": "t", "nodes": nodes, "training": TRAINING, **keys}
+    given["report"] = {"directory": str(directory / "runs"), "html": False}
+    (directory / "e.yaml").write_text(yaml.safe_dump(given))
+    write_peers(directory / "peers.txt", free_ports(nodes, random.Random()))
+    return load_variants(directory / "e.yaml", [])
+
+
+def part(directory: Path, rank: int = 0, stopping: Stopping | None = None) -> Part:
+    return Part(rank, str(directory / "peers.txt"), directory / "e.yaml", stopping or Stopping())
