@@ -1,0 +1,36 @@
+from pathlib import Path
+
+import pytest
+
+from ringwide.observe import memory
+from ringwide.observe.memory import peak_bytes, shared_out_bytes
+
+MIB = 1024 * 1024
+
+
+def test_memory_that_is_taken_is_seen_and_the_peak_stays() -> None:
+    before = shared_out_bytes()
+    taken = bytearray(b"x") * (64 * MIB)
+    during = shared_out_bytes()
+    assert 60 * MIB < during - before < 80 * MIB
+    assert peak_bytes() >= during - MIB  # the kernel counts pages a little late
+    del taken
+    assert shared_out_bytes() < during - 60 * MIB
+    assert peak_bytes() >= during - MIB
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Rss:  7 kB\nPss:                1234 kB\nPss_Dirty: 99 kB\n", 1234 * 1024),
+        ("Rss:  7 kB\nPss_Dirty: 99 kB\nSwapPss: 3 kB\n", 0),
+        ("", 0),
+    ],
+)
+def test_only_the_line_of_that_name_counts(tmp_path: Path, text: str, found: int) -> None:
+    (tmp_path / "smaps").write_text(text)
+    assert memory._kib_of("Pss", tmp_path / "smaps") == found
+
+
+def test_where_nobody_tells_it_is_not_known(tmp_path: Path) -> None:
+    assert memory._kib_of("Pss", tmp_path / "missing") == 0
