@@ -104,7 +104,7 @@ def _live(task: Task, output: Connection, errors: Connection) -> None:
 
 
 def _let_the_server_end() -> None:
-    """It ends when nobody holds one pipe any more. Python gives that to every child: they would keep each other alive."""
+    """It ends when nobody holds one pipe any more, which Python gives to every child: they would keep each other."""
     server: Any = forkserver._forkserver
     os.close(server._forkserver_alive_fd)
     server._forkserver_alive_fd = None
