@@ -68,12 +68,15 @@ def test_what_was_done_is_summed_and_only_what_training_sent_counts(told: list[A
     assert journal.traffic() == (700, 400)
 
 
-def test_the_loss_is_the_mean_over_the_samples_of_the_last_epoch(told: list[Any]) -> None:
+def test_the_loss_is_the_mean_over_the_samples_of_the_last_steps(told: list[Any]) -> None:
     journal = Journal(told.append, Wire())
     assert journal.loss == 0
-    journal.enter(step(1, epoch=3, loss=9.0), batches=1)
+    journal.enter(step(1, loss=9.0), batches=1)
     assert journal.loss == 9
-    journal.enter(step(2, epoch=4, loss=1.0, samples=3), batches=1)
-    journal.enter(step(3, epoch=4, loss=2.0, samples=1), batches=1)
-    journal.enter(step(4, epoch=4, loss=0.0, samples=0), batches=1)
-    assert journal.loss == pytest.approx(1.25)
+    for number in range(2, 49):
+        journal.enter(step(number, loss=1.0, samples=0), batches=1)
+    journal.enter(step(49, loss=1.0, samples=3), batches=1)
+    assert journal.loss == pytest.approx((4 * 9 + 3 * 1) / 7)
+    journal.enter(step(50, loss=2.0, samples=1), batches=1)
+    journal.enter(step(51, loss=0.0, samples=0), batches=1)
+    assert journal.loss == pytest.approx(1.25)  # the first of them is forgotten

@@ -1,9 +1,12 @@
 """What this rank has done: steps wait here until somebody is told of them, and are summed up for the end."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from ringwide.training.progress import Progress, Step
+
+RECENT_STEPS = 50
 
 
 class Traffic(Protocol):
@@ -18,23 +21,21 @@ class Journal:
         self._tell, self._traffic = tell, traffic
         self._before = traffic()
         self._untold: list[Step] = []
-        self._epoch, self._epoch_loss, self._epoch_samples = -1, 0.0, 0
+        self._recent: deque[Step] = deque(maxlen=RECENT_STEPS)
         self.steps = self.batches = self.samples = 0
 
     def enter(self, step: Step, batches: int) -> None:
         self._untold.append(step)
+        self._recent.append(step)
         self.steps += 1
         self.batches += batches
         self.samples += step.samples
-        if step.epoch != self._epoch:
-            self._epoch, self._epoch_loss, self._epoch_samples = step.epoch, 0.0, 0
-        self._epoch_loss += step.loss * step.samples
-        self._epoch_samples += step.samples
 
     @property
     def loss(self) -> float:
-        """The mean over this rank's samples of the last epoch it worked on."""
-        return self._epoch_loss / max(self._epoch_samples, 1)
+        """The mean over this rank's samples of its last steps: one batch alone says little, an epoch is long ago."""
+        samples = sum(step.samples for step in self._recent)
+        return sum(step.loss * step.samples for step in self._recent) / max(samples, 1)
 
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received since training began."""

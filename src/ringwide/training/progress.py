@@ -60,7 +60,7 @@ class Result:
     batches: int  # this rank's
     epochs: float  # passes over the samples, with those before a checkpoint
     samples: int  # this rank's
-    loss: float  # mean over this rank's samples of the last epoch it worked on
+    loss: float  # mean over this rank's samples of its last 50 steps
     test_loss: float
     test_accuracy: float | None
     seconds: float  # of training, without starting and evaluating
