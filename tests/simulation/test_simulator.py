@@ -1,7 +1,7 @@
 """Thousands of rings on a virtual clock. Try a seed alone: `python -m ringwide.simulator --seeds 1 --first SEED`."""
 
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, product
 
 import pytest
 
@@ -52,6 +52,13 @@ def test_every_size_and_every_fault_comes_up() -> None:
     scenarios = [scenario_of(seed) for seed in range(SEEDS)]
     assert {scenario.size for scenario in scenarios} == set(range(2, 17))
     assert {scenario.fault.kind for scenario in scenarios} == set(FaultKind)
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_every_algorithm_comes_up_with_every_fault(crowded: bool) -> None:
+    scenarios = [scenario for scenario in map(scenario_of, range(SEEDS)) if scenario.crowded is crowded]
+    met = {(scenario.algorithm, scenario.fault.kind) for scenario in scenarios if scenario.size > 2}
+    assert met == set(product(("auto", "ring", "doubling", "star"), FaultKind))
 
 
 def test_every_codec_comes_up_and_is_used() -> None:

@@ -292,7 +292,7 @@ def _coder(scenario: Scenario, rank: int, clock: RankClock) -> Coder | None:
 
 
 def _planner(scenario: Scenario, rank: int) -> Planner:
-    return Planner(
+    planner = Planner(
         rank=rank,
         size=scenario.size,
         segment_bytes=scenario.segment_bytes,
@@ -300,3 +300,5 @@ def _planner(scenario: Scenario, rank: int) -> Planner:
         doubling_bytes=scenario.doubling_bytes,
         express_bytes=scenario.express_bytes,
     )
+    planner.crowded = scenario.crowded
+    return planner

@@ -13,6 +13,8 @@ from ringwide.collective.plan import BucketShape, Kind, Request
 ORDERED = "ordered"
 """An operation of which even a swap of two ranks' numbers changes the result: only for checking equal bits."""
 
+_CAN_ENCODE = ("auto", "ring")
+_ALGORITHMS = (*_CAN_ENCODE, "doubling", "star")
 _REDUCTIONS = ("sum", "sum", "mean", "min", "max", "prod", ORDERED)
 _INTEGERS = ("int64", "int32", "uint8")
 _FLOATS = ("float64", "float32")
@@ -124,6 +126,7 @@ class Scenario:
 
     size: int
     algorithm: str
+    crowded: bool  # ranks share fewer cores
     segment_bytes: int
     doubling_bytes: int
     express_bytes: int
@@ -166,7 +169,8 @@ def scenario_of(seed: int) -> Scenario:
     weather = _weather(chance, coding)
     return Scenario(
         size=size,
-        algorithm=chance.choice(("auto", "ring", "ring" if coding.encodes else "doubling")),
+        algorithm=chance.choice(_CAN_ENCODE if coding.encodes else _ALGORITHMS),
+        crowded=chance.random() < 0.5,
         segment_bytes=chance.choice((128, 256, 512) if coding.encodes else (8, 20, 64, 256)),
         doubling_bytes=min(chance.choice((0, 32, 128)), coding.threshold_bytes if coding.encodes else 128),
         express_bytes=chance.choice((8, 32, 4096)),
