@@ -48,6 +48,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "algorithm 'doubling' sends numbers raw; use 'auto' or 'ring' with codec 'lz4'",
     ),
     (
+        {"codec": "auto", "algorithm": "star"},
+        "algorithm 'star' sends numbers raw; use 'auto' or 'ring' with codec 'auto'",
+    ),
+    (
         {"codec": "lz4", "segment_bytes": 262144},
         "no segment reaches threshold_bytes (524288), as segment_bytes is 262144, so codec 'lz4' would do nothing; "
         "set threshold_bytes to at most 131072",
@@ -133,6 +137,7 @@ ACCEPTED: list[dict[str, Any]] = [
     {"codec": "lz4", "threshold_bytes": "64KiB", "codec_threads": 0},
     {"segment_bytes": 4096},
     {"algorithm": "doubling"},
+    {"algorithm": "star"},
 ]
 
 

@@ -4,6 +4,7 @@ import asyncio
 import copy
 import functools
 import gc
+import itertools
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,17 +20,27 @@ from local_ring import error_of, free_peers, on_every_rank
 from ringwide import Ring
 from ringwide.buckets import DTYPES, FLOATS, INTEGERS, OPERATIONS
 from ringwide.collective.coder import Coder
+from ringwide.connections import Connections
 
 SIZES = [1, 2, 3, 4, 5]
-ALGORITHMS = ["ring", "doubling"]  # auto is one of the two for each bucket
+ALGORITHMS = ["ring", "doubling", "star"]  # auto is one of them for each bucket
 NUMPY_DTYPES = [dtype for dtype in DTYPES if dtype != "bfloat16"]
 SMALLEST_SEGMENT = 4096
 BULK = 300_000  # elements of float32: too many bytes for the express lane
 
 every_size = pytest.mark.parametrize("size", SIZES)
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+few_or_many_cores = pytest.mark.parametrize("cores", [1, 64], indirect=True)
 
 UFUNCS = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
+
+
+@pytest.fixture
+def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """So many cores are there for all ranks: with few, `auto` takes the star, with many recursive doubling."""
+    count: int = request.param
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(count)))
+    return count
 
 
 def numbers_of(rank: int, shape: tuple[int, ...] | int, dtype: str, seed: int = 0) -> Any:
@@ -188,15 +199,27 @@ async def test_segments_need_not_be_a_multiple_of_the_numbers(settings_: dict[st
     await on_every_rank(2, act, algorithm="ring", **settings_)
 
 
+@pytest.mark.parametrize("algorithm", ["doubling", "star"])
 @pytest.mark.parametrize("size", [4, 5])
-async def test_recursive_doubling_of_more_than_the_express_lane_carries(size: int) -> None:
+async def test_more_than_the_express_lane_carries(size: int, algorithm: str) -> None:
     async def act(ring: Ring) -> None:
         array = numbers_of(ring.rank, BULK, "float32")
-        assert ring.algorithm_for(array.nbytes) == "doubling"
+        assert ring.algorithm_for(array.nbytes) == algorithm
         await ring.allreduce(array, op="sum")
         assert np.array_equal(array, reference(all_parts(size, BULK, "float32"), "sum"))
 
-    await on_every_rank(size, act, algorithm="doubling", lanes=2, segment_bytes="64KiB")
+    await on_every_rank(size, act, algorithm=algorithm, lanes=2, segment_bytes="64KiB")
+
+
+@every_algorithm
+async def test_eight_ranks(algorithm: str) -> None:
+    async def act(ring: Ring) -> None:
+        for count in (1, 1000, BULK):
+            array = numbers_of(ring.rank, count, "float32")
+            await ring.allreduce(array)
+            assert np.array_equal(array, reference(all_parts(8, count, "float32"), "mean"))
+
+    await on_every_rank(8, act, algorithm=algorithm)
 
 
 # -- many collectives
@@ -234,7 +257,7 @@ async def carry_out(ring: Ring, call: Call, seed: int) -> bool:
 @given(
     size=st.integers(1, 5),
     program=st.lists(calls, min_size=1, max_size=12),
-    config=st.sampled_from([{}, {"algorithm": "ring", "lanes": 3}, {"algorithm": "doubling", "doubling_bytes": None}]),
+    config=st.sampled_from([{}, {"algorithm": "ring", "lanes": 3}, {"algorithm": "doubling"}, {"algorithm": "star"}]),
     gatherers=st.integers(0, 31),
 )
 @settings(max_examples=25)
@@ -247,8 +270,7 @@ async def test_any_program_of_calls_gathered_by_some_ranks_and_awaited_one_by_on
             return await asyncio.gather(*acts)
         return [await one for one in acts]
 
-    chosen = {key: value for key, value in config.items() if value is not None}
-    right = await on_every_rank(size, act, segment_bytes=SMALLEST_SEGMENT, **chosen)
+    right = await on_every_rank(size, act, segment_bytes=SMALLEST_SEGMENT, **config)
     assert right == [[True] * len(program)] * size
 
 
@@ -325,9 +347,12 @@ async def ring_still_works(ring: Ring) -> None:
         ] * count
 
 
+@few_or_many_cores
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", MISMATCHES)
-async def test_ranks_that_disagree_all_learn_of_both_sides_and_the_ring_works_on(name: str, size: int) -> None:
+async def test_ranks_that_disagree_all_learn_of_both_sides_and_the_ring_works_on(
+    name: str, size: int, cores: int
+) -> None:
     most, one, most_say, one_says = MISMATCHES[name]
 
     async def act(ring: Ring) -> None:
@@ -346,8 +371,27 @@ async def test_ranks_that_disagree_all_learn_of_both_sides_and_the_ring_works_on
     await on_every_rank(size, act)
 
 
+@few_or_many_cores
+@pytest.mark.parametrize("odd", range(6))
+async def test_nobody_disagrees_unnoticed(odd: int, cores: int) -> None:
+    """Of six ranks some listen before they speak: once it was another algorithm's partner that they listened to."""
+
+    async def act(ring: Ring) -> None:
+        for other in (
+            of("barrier"),
+            of("broadcast", ones(3), 1),
+            of("all_gather", ones(3)),
+            of("allreduce", ones(BULK)),
+        ):
+            error = await error_of((other if ring.rank == odd else of("allreduce", ones(3)))(ring))
+            assert isinstance(error, ringwide.CollectiveMismatch)
+
+    await on_every_rank(6, act, collective_timeout_seconds=10)
+
+
+@few_or_many_cores
 @pytest.mark.parametrize("count", [5, BULK])
-async def test_a_disagreement_leaves_every_tensor_as_it_was(count: int) -> None:
+async def test_a_disagreement_leaves_every_tensor_as_it_was(count: int, cores: int) -> None:
     async def act(ring: Ring) -> None:
         mine = np.arange(count, dtype=np.float32) + ring.rank
         error = await error_of(ring.allreduce(mine, op="max" if ring.rank == 1 else "sum"))
@@ -357,7 +401,8 @@ async def test_a_disagreement_leaves_every_tensor_as_it_was(count: int) -> None:
     await on_every_rank(3, act)
 
 
-async def test_another_order_is_a_mismatch_of_each_that_is_out_of_order() -> None:
+@few_or_many_cores
+async def test_another_order_is_a_mismatch_of_each_that_is_out_of_order(cores: int) -> None:
     async def act(ring: Ring) -> None:
         calls = [of("allreduce", ones(4)), of("broadcast", ones(BULK)), of("barrier")]
         if ring.rank == 1:
@@ -408,8 +453,9 @@ async def test_a_root_may_broadcast_what_it_cannot_write() -> None:
 
 
 @pytest.mark.parametrize("count", [5, BULK], ids=["small", "bulk"])
+@few_or_many_cores
 @pytest.mark.parametrize("size", [2, 3])
-async def test_a_cancelled_call_is_cancelled_here_and_aborted_there(size: int, count: int) -> None:
+async def test_a_cancelled_call_is_cancelled_here_and_aborted_there(size: int, count: int, cores: int) -> None:
     cancelled = asyncio.Event()
 
     async def act(ring: Ring) -> None:
@@ -438,7 +484,7 @@ async def turn_the_loop(turns: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "doubling"])
+@every_algorithm
 async def test_a_call_cancelled_in_the_middle_of_its_bytes_harms_nothing(algorithm: str) -> None:
     count = 4_000_000
 
@@ -551,8 +597,9 @@ async def test_a_rank_that_never_calls_is_named_when_the_deadline_is_over() -> N
     await on_every_rank(2, act, collective_timeout_seconds=0.5)
 
 
+@few_or_many_cores
 @pytest.mark.parametrize("count", [3, BULK], ids=["small", "bulk"])
-async def test_every_rank_hears_of_a_deadline(count: int) -> None:
+async def test_every_rank_hears_of_a_deadline(count: int, cores: int) -> None:
     """Only those whose own frames are missing can name the absent one: the others wait for them."""
     absent, all_know, know = 2, asyncio.Event(), []
 
@@ -574,12 +621,50 @@ async def test_every_rank_hears_of_a_deadline(count: int) -> None:
     await on_every_rank(3, act, collective_timeout_seconds=0.5)
 
 
+async def test_in_a_star_every_rank_hears_who_was_missing() -> None:
+    """All but rank 0 hear only of rank 0: they leave it to that one to give up first."""
+    absent, all_know, know = 3, asyncio.Event(), []
+
+    async def act(ring: Ring) -> None:
+        mine = np.ones(3)
+        if ring.rank == absent:
+            await all_know.wait()
+        error = await error_of(ring.allreduce(mine))
+        assert isinstance(error, ringwide.CollectiveAborted if ring.rank else ringwide.CollectiveTimeout)
+        assert "no progress for 0.5 s (collective_timeout_seconds), waiting for rank 3" in str(error)
+        assert (mine == 1).all()
+        know.append(ring.rank)
+        if len(know) == ring.size - 1:
+            all_know.set()
+        await all_know.wait()
+
+    await on_every_rank(5, act, algorithm="star", collective_timeout_seconds=0.5)
+
+
+async def test_in_a_star_the_absence_of_rank_0_is_noticed_all_the_same() -> None:
+    all_know, know = asyncio.Event(), []
+
+    async def act(ring: Ring) -> None:
+        if ring.rank == 0:
+            await all_know.wait()
+        error = await error_of(ring.allreduce(np.ones(3)))
+        assert isinstance(error, ringwide.CollectiveTimeout | ringwide.CollectiveAborted)
+        assert "waiting for rank 0" in str(error)
+        know.append(ring.rank)
+        if len(know) == ring.size - 1:
+            all_know.set()
+        await all_know.wait()
+
+    await on_every_rank(3, act, algorithm="star", collective_timeout_seconds=0.5)
+
+
 # -- the end of a ring
 
 
 @pytest.mark.parametrize("count", [5, BULK], ids=["small", "bulk"])
+@few_or_many_cores
 @pytest.mark.parametrize("size", [2, 3, 5])
-async def test_a_rank_that_leaves_is_named_by_all_who_still_needed_it(size: int, count: int) -> None:
+async def test_a_rank_that_leaves_is_named_by_all_who_still_needed_it(size: int, count: int, cores: int) -> None:
     waiting, all_know, know = asyncio.Event(), asyncio.Event(), []
 
     async def act(ring: Ring) -> None:
@@ -624,8 +709,9 @@ def cut_connections(ring: Ring, *peers: int) -> None:
 
 
 @pytest.mark.parametrize("count", [5, BULK], ids=["small", "bulk"])
+@few_or_many_cores
 @pytest.mark.parametrize("size", [2, 3, 5])
-async def test_a_peer_whose_connections_end_is_named_by_every_rank(size: int, count: int) -> None:
+async def test_a_peer_whose_connections_end_is_named_by_every_rank(size: int, count: int, cores: int) -> None:
     waiting, all_know, know = asyncio.Event(), asyncio.Event(), []
 
     async def act(ring: Ring) -> None:
@@ -777,16 +863,31 @@ async def test_infinity_is_a_result_and_not_an_error() -> None:
     await on_every_rank(2, act)
 
 
+async def test_a_star_adds_in_the_order_of_the_ranks() -> None:
+    parts = [np.random.default_rng(rank).normal(size=1000).astype(np.float32) for rank in range(5)]
+    in_order, backwards = (functools.reduce(np.add, some) for some in (parts, parts[::-1]))
+    assert not np.array_equal(in_order, backwards), "the order must matter, or this proves nothing"
+
+    async def act(ring: Ring) -> bytes:
+        return (await ring.allreduce(parts[ring.rank].copy(), op="sum")).tobytes()
+
+    assert await on_every_rank(5, act, algorithm="star") == [in_order.tobytes()] * 5
+
+
 @pytest.mark.parametrize("half_precision", ["float32", "native"])
-async def test_half_precision_is_summed_as_asked(half_precision: str) -> None:
+@pytest.mark.parametrize(("algorithm", "order"), [("doubling", (0, 2, 1)), ("star", (0, 1, 2))])
+async def test_half_precision_is_summed_as_asked(
+    half_precision: str, algorithm: str, order: tuple[int, int, int]
+) -> None:
     """Ranks 0 and 2 meet first in a doubling of three, then rank 1."""
+    first, second, third = order
     parts = {
         dtype: [torch.from_numpy(np.random.default_rng(rank).normal(size=1000)).to(dtype) for rank in range(3)]
         for dtype in (torch.float16, torch.bfloat16)
     }
-    native = {dtype: ((three[0] + three[2]) + three[1]) / 3 for dtype, three in parts.items()}
+    native = {dtype: ((three[first] + three[second]) + three[third]) / 3 for dtype, three in parts.items()}
     wide = {
-        dtype: (((three[0].float() + three[2].float()) + three[1].float()) / 3).to(dtype)
+        dtype: (((three[first].float() + three[second].float()) + three[third].float()) / 3).to(dtype)
         for dtype, three in parts.items()
     }
 
@@ -796,7 +897,7 @@ async def test_half_precision_is_summed_as_asked(half_precision: str) -> None:
             result = await ring.allreduce(three[ring.rank].clone())
             assert torch.equal(result, (native if half_precision == "native" else wide)[dtype])
 
-    await on_every_rank(3, act, half_precision=half_precision)
+    await on_every_rank(3, act, half_precision=half_precision, algorithm=algorithm)
 
 
 # -- what it tells
@@ -837,6 +938,57 @@ async def test_the_rule_that_chooses_the_algorithm_is_visible() -> None:
     assert await on_every_rank(1, act, doubling_bytes=1000) == [["doubling", "doubling", "ring"]]
     assert await on_every_rank(1, act, algorithm="ring") == [["ring"] * 3]
     assert await on_every_rank(1, act, algorithm="doubling") == [["doubling"] * 3]
+    assert await on_every_rank(1, act, algorithm="star") == [["star"] * 3]
+
+
+async def small_and_large(ring: Ring) -> tuple[str, str]:
+    for count in (3, BULK):
+        assert (await ring.allreduce(np.full(count, 2.0), op="sum") == 2.0 * ring.size).all()
+    return ring.algorithm_for(1), ring.algorithm_for(8 * BULK)
+
+
+@pytest.mark.parametrize(
+    ("cores", "size", "small"),
+    [(3, 4, "star"), (3, 3, "doubling"), (1, 1, "doubling"), (1, 2, "star")],
+    indirect=["cores"],
+)
+async def test_auto_takes_the_star_where_ranks_outnumber_cores(cores: int, size: int, small: str) -> None:
+    assert await on_every_rank(size, small_and_large) == [(small, "ring")] * size
+
+
+@pytest.mark.parametrize("cores", [1], indirect=True)
+@pytest.mark.parametrize(
+    "settings_", [{"doubling_bytes": 0}, {"algorithm": "ring"}, {"algorithm": "doubling"}, {"codec": "lz4"}]
+)
+async def test_ranks_learn_of_each_others_cores_whatever_the_settings(cores: int, settings_: dict[str, Any]) -> None:
+    async def act(ring: Ring) -> bool:
+        await small_and_large(ring)
+        return ring._planner.crowded
+
+    assert await on_every_rank(3, act, **settings_) == [True] * 3
+
+
+@pytest.mark.parametrize("elsewhere", [0, 2])
+@pytest.mark.parametrize("cores", [1], indirect=True)
+async def test_one_rank_that_sees_another_machine_is_enough_for_nobody_to_take_the_star(
+    cores: int, elsewhere: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_this_host = Connections.ranks_on_this_host
+
+    def as_one_sees_it(connections: Connections) -> int:
+        return on_this_host(connections) - (connections._rank == elsewhere)
+
+    monkeypatch.setattr(Connections, "ranks_on_this_host", as_one_sees_it)
+    assert await on_every_rank(3, small_and_large) == [("doubling", "ring")] * 3
+
+
+@pytest.mark.parametrize(("own_cores", "small"), [(3, "doubling"), (2, "star")])
+async def test_ranks_pinned_to_cores_of_their_own_do_not_take_turns(
+    own_cores: int, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = itertools.count()
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {next(numbers) % own_cores})
+    assert await on_every_rank(3, small_and_large) == [(small, "ring")] * 3
 
 
 async def test_rank_and_size() -> None:

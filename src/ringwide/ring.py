@@ -27,6 +27,7 @@ from ringwide.buckets import (
 )
 from ringwide.calls import Calls
 from ringwide.codec import registry
+from ringwide.codec.codec import Array
 from ringwide.collective.coder import Coder
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.feedback import Label
@@ -49,6 +50,7 @@ _MUST_BE_EQUAL = (
 _NOTHING = Numbers(np.empty(0, np.uint8), None, np.add)
 _NO_TENSORS = Signature((), (), ())
 _RECIPES_REMEMBERED = 256
+_CORES_LIMIT = 1024
 _MOST_THREADS = 4
 """More cannot be kept busy by one link."""
 
@@ -277,22 +279,28 @@ class Ring:
             timeout_seconds=config.start_timeout_seconds,
         )
         self._dispatcher.on_over = None
-        cores, ranks = len(os.sched_getaffinity(0)), self._connections.ranks_on_this_host()
-        if ranks > cores:
+        cores, ranks = os.sched_getaffinity(0), self._connections.ranks_on_this_host()
+        if ranks > len(cores):
             self._calls.linger_seconds = 0.0  # those with the answer need the cores
         if self._coder is not None:
-            self._coder.threads = _threads(config, cores // ranks - 1)
+            self._coder.threads = _threads(config, len(cores) // ranks - 1)
             self._workshop.staff(self._coder.threads)
-        crowded = np.array([self.size == ranks > cores], np.int64)
-        await self._wait_for_all(crowded, config.start_timeout_seconds - (time.perf_counter() - started))
-        self._planner.crowded = bool(crowded[0])
-        self._recipes.clear()  # they were made before that was known
+        found = np.zeros(1 + _CORES_LIMIT, np.uint8)
+        found[0] = ranks < self.size
+        found[[1 + core % _CORES_LIMIT for core in cores]] = 1
+        await self._wait_for_all(found, config.start_timeout_seconds - (time.perf_counter() - started))
+        self._planner.crowded = bool(not found[0] and self.size > np.count_nonzero(found[1:]))
 
-    async def _wait_for_all(self, crowded: np.ndarray, seconds: float) -> None:
-        """All our connections are there; others may still wait for some of theirs. Together we learn who is crowded."""
+    async def _wait_for_all(self, found: Array, seconds: float) -> None:
+        """All our connections are there; others may still wait for some of theirs.
+
+        Meanwhile all learn what each has found: is a rank elsewhere, and which cores are there? Those of all together,
+        because ranks that are pinned to a core each do not take turns.
+        """
+        request = Request(Kind.BARRIER, "who is where", (BucketShape("uint8", found.size, 1),))
         try:
             async with asyncio.timeout(seconds):
-                await self.allreduce(crowded, op="min")
+                await self._run(self._planner.plan(request), numbers=[Numbers(found, None, np.bitwise_or)])
         except TimeoutError as error:
             missing, limit = ["ranks that wait for others"], self.config.start_timeout_seconds
             raise StartTimeout(rank=self.rank, missing=missing, seconds=limit) from error

@@ -10,7 +10,7 @@ from ringwide.collective.early import LIMIT_BYTES_PER_PEER
 from ringwide.collective.numbers import Numbers
 from ringwide.collective.operation import Operation
 from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
-from ringwide.errors import CollectiveAborted, PeerLeft, PeerLost, RemoteProtocolError, RingwideError
+from ringwide.errors import CollectiveAborted, CollectiveTimeout, PeerLeft, PeerLost, RemoteProtocolError, RingwideError
 from ringwide.protocol import frame
 from ringwide.protocol.frame import HEADER_BYTES, Header
 from ringwide.transport.scratch import Scratch
@@ -19,10 +19,21 @@ SIZE, SEGMENT_BYTES, EXPRESS_BYTES = 3, 8, 16
 
 
 class StoppedClock:
-    def time(self) -> float:
-        return 0.0
+    """Time stands still until `tick`, which runs what was to be called next."""
 
-    def call_later(self, delay: float, callback: Callable[[], object], /) -> None: ...
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._next: Callable[[], object] = lambda: None
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> None:
+        self._next = callback
+
+    def tick(self, now: float) -> None:
+        self.now = now
+        self._next()
 
 
 class RecordingLink:
@@ -64,20 +75,22 @@ class StillLane:
 
 
 class OneRank:
-    """Rank 0 of three, its links and what its calls ended with."""
+    """Rank 0 of three, or another, its links and what its calls ended with."""
 
-    def __init__(self, *, room: int = 0) -> None:
-        self.links = {peer: RecordingLink(room) for peer in range(1, SIZE)}
-        self.dispatcher = Dispatcher(rank=0, links=self.links, clock=StoppedClock(), timeout_seconds=1.0)
+    def __init__(self, *, room: int = 0, rank: int = 0, crowded: bool = False) -> None:
+        self.links = {peer: RecordingLink(room) for peer in range(SIZE) if peer != rank}
+        self.clock = StoppedClock()
+        self.dispatcher = Dispatcher(rank=rank, links=self.links, clock=self.clock, timeout_seconds=1.0)
         self.endings: list[RingwideError | None] = []
         self._planner = Planner(
-            rank=0,
+            rank=rank,
             size=SIZE,
             segment_bytes=SEGMENT_BYTES,
             algorithm="auto",
             doubling_bytes=0,
             express_bytes=EXPRESS_BYTES,
         )
+        self._planner.crowded = crowded
 
     def call(self, kind: Kind, count: int) -> Plan:
         plan = self._planner.plan(Request(kind, "sum", (BucketShape("uint8", count, 1),)))
@@ -186,3 +199,68 @@ def test_what_waits_for_our_calls_is_bounded() -> None:
         rank.hear(1, frame.pack_data(collective=number, **header) + piece)
     with pytest.raises(RemoteProtocolError, match="rank 1 is too far ahead"):
         rank.hear(1, frame.pack_data(collective=allowed + 1, **header) + piece)
+
+
+# -- the star
+
+
+def given(plan: Plan, hop: int, segment: int = 0) -> bytes:
+    return frame.pack_data(
+        bucket=0, hop=hop, epoch=0, segment=segment, collective=1, fingerprint=plan.fingerprint, payload_bytes=0
+    )
+
+
+def test_rank_0_of_a_star_hears_the_others_in_any_order() -> None:
+    for order in ((1, 2), (2, 1)):
+        rank = OneRank(crowded=True)
+        plan = rank.call(Kind.ALLREDUCE, 0)
+        for peer in order:
+            assert rank.endings == []
+            rank.hear(peer, given(plan, hop=peer))
+        assert rank.endings == [None]
+
+
+@pytest.mark.parametrize(
+    ("rank", "peer", "hop", "segment"),
+    [
+        (0, 2, 1, 0),  # in the name of rank 1
+        (0, 2, 0, 0),
+        (0, 2, 3, 0),  # a total, for the one that makes it
+        (0, 1, 1, 1),
+        (1, 2, 3, 0),  # a total, from one that does not make it
+        (1, 2, 2, 0),
+        (1, 0, 1, 0),
+        (1, 0, 3, 1),
+    ],
+)
+def test_forged_frames_of_a_star_are_refused(rank: int, peer: int, hop: int, segment: int) -> None:
+    one = OneRank(rank=rank, crowded=True)
+    plan = one.call(Kind.ALLREDUCE, 0)
+    with pytest.raises(RemoteProtocolError, match=f"rank {peer} sent segment {segment} .* at hop {hop}"):
+        one.hear(peer, given(plan, hop, segment))
+    assert one.endings == []
+
+
+@pytest.mark.parametrize("peer", [1, 2])
+def test_nobody_gives_twice_to_a_star(peer: int) -> None:
+    rank = OneRank(crowded=True)
+    plan = rank.call(Kind.ALLREDUCE, 0)
+    rank.hear(peer, given(plan, hop=peer))
+    with pytest.raises(RemoteProtocolError, match="not what comes next"):
+        rank.hear(peer, given(plan, hop=peer))
+
+
+def test_in_a_star_rank_0_gives_up_first_because_it_knows_who_is_missing() -> None:
+    hub, other = OneRank(crowded=True), OneRank(rank=1, crowded=True)
+    for rank in (hub, other):
+        rank.call(Kind.ALLREDUCE, 0)
+        rank.clock.tick(0.0)
+        rank.clock.tick(1.0)
+    (error,) = hub.endings
+    assert isinstance(error, CollectiveTimeout)
+    assert error.waiting_for == (1,)
+    assert other.endings == []
+    other.clock.tick(1.5)
+    (error,) = other.endings
+    assert isinstance(error, CollectiveTimeout)
+    assert error.waiting_for == (0,)

@@ -14,14 +14,16 @@ CONFIGS = [
     {},
     {"algorithm": "ring", "lanes": 3, "segment_bytes": "64KiB"},
     {"algorithm": "doubling", "lanes": 3, "segment_bytes": "64KiB"},
+    {"algorithm": "star", "lanes": 3, "segment_bytes": "64KiB"},
     {"algorithm": "ring", "half_precision": "native"},
     {"algorithm": "doubling", "half_precision": "native"},
+    {"algorithm": "star", "half_precision": "native"},
 ]
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8])
 def test_every_dtype_operation_and_algorithm_gives_the_numbers_of_the_reference(size: int) -> None:
-    configs = CONFIGS if size < 8 else CONFIGS[:3]  # eight processes take their time
+    configs = CONFIGS if size < 8 else CONFIGS[:4]  # eight processes take their time
     with Fleet(checks.check_everything, size=size, rings=len(configs), configs=configs) as fleet:
         results = fleet.results(seconds=100)
     assert [result["wrong"] for result in results] == [[]] * size

@@ -68,6 +68,7 @@ class Dispatcher:
     ) -> None:
         self._rank, self._links, self._clock = rank, links, clock
         self._timeout, self._epoch = timeout_seconds, epoch
+        self._tick_seconds = min(TICK_SECONDS, timeout_seconds / 4)
         self._coder, self._workshop = coder, workshop
         self.ledgers = {peer: Ledger() for peer in links}
         self._next = 1
@@ -395,7 +396,7 @@ class Dispatcher:
     def _start_ticking(self) -> None:
         if not self._ticking:
             self._ticking = True
-            self._clock.call_later(min(TICK_SECONDS, self._timeout / 4), self._tick)
+            self._clock.call_later(self._tick_seconds, self._tick)
 
     def _tick(self) -> None:
         self._ticking = False
@@ -404,10 +405,15 @@ class Dispatcher:
             progress = sum(operation.progress for operation in collective.operations)
             if progress != collective.progress_seen or not collective.begun:
                 collective.progress_seen, collective.progress_at = progress, now
-            elif now - collective.progress_at >= self._timeout:
+            elif now - collective.progress_at >= self._patience(collective):
                 self._give_up(collective)
         if self._open:
             self._start_ticking()
+
+    def _patience(self, collective: Collective) -> float:
+        """A rank that hears only of one other leaves it to that one to say who is missing, if it can."""
+        longer = max(2 * self._tick_seconds, self._timeout / 10)
+        return self._timeout + (longer if collective.plan.hears_one else 0.0)
 
     def _give_up(self, collective: Collective) -> None:
         error = CollectiveTimeout(

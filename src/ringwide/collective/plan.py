@@ -54,6 +54,7 @@ class Part:
     algorithm: str
     express: bool
     machine: Callable[[], Machine]
+    hears_one: bool = False  # and so cannot know which of the others is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Plan:
     fingerprint: int
     parts: tuple[Part, ...]
     express: bool
+    hears_one: bool
 
 
 class Planner:
@@ -85,37 +87,42 @@ class Planner:
             "doubling": doubling_schedule(rank=rank, size=size),
             "star": star_schedule(rank=rank, size=size),
         }
+        self._doubles_bulk = algorithm == "auto" and doubling_bytes > express_bytes
         self.crowded = False  # all ranks are on one machine that has fewer cores; they agree on that when they have met
 
     def algorithm_for(self, nbytes: int) -> str:
-        """Small buckets cost hops, so they take the way with the fewest; large ones cost bytes and take the ring.
-
-        Where ranks take turns on the same cores, small ones cost messages, and those of the star are the fewest.
-        """
+        """Small buckets cost hops, so they take the way with the fewest; large ones cost bytes and take the ring."""
         if self._algorithm != "auto":
             return self._algorithm
-        if nbytes > self._doubling_bytes:
-            return "ring"
-        return "star" if self.crowded and nbytes <= self._express_bytes else "doubling"
+        return self._for_small if nbytes <= self._doubling_bytes else "ring"
+
+    @property
+    def _for_small(self) -> str:
+        """Where ranks take turns on the same cores, small buckets cost messages, and those of the star are the fewest.
+
+        All that is small goes the same way. In recursive doubling some ranks first listen to a partner: if they called
+        a barrier while that partner gave the numbers of another call to the star, nobody would notice.
+        """
+        if self._algorithm in self._schedules:
+            return self._algorithm
+        return "star" if self.crowded and not self._doubles_bulk else "doubling"
 
     def exchanges_bulk(self, peer: int) -> bool:
         """Bulk goes to the neighbours on the ring, and on the ways of an algorithm that carries bulk beside it."""
         if abs(peer - self._rank) in (1, self._size - 1):
             return True
-        beside = self._algorithm
-        if self._algorithm == "auto":
-            beside = "doubling" if self._doubling_bytes > self._express_bytes else "ring"
-        return beside != "ring" and any(stop.peer == peer for stop in self._schedules[beside].stops)
+        beside = self._schedules.get("doubling" if self._doubles_bulk else self._algorithm)
+        return beside is not None and any(stop.peer == peer for stop in beside.stops)
 
     def plan(self, request: Request) -> Plan:
         parts = [self._part(request, bucket) for bucket in request.buckets]
         if request.kind is Kind.BROADCAST or not parts:
             # Data flows only away from the root, or there is none: empty frames let every rank hear of every other.
-            parts.append(self._by_stops("doubling", BucketShape("", 0, 1)))
+            parts.append(self._by_stops(self._for_small, BucketShape("", 0, 1)))
         what = f"{request.kind.value}({request.detail})"
         digest = blake2b(repr((what, request.buckets)).encode(), digest_size=8).digest()
-        express = all(part.express for part in parts)
-        return Plan(what, int.from_bytes(digest, "little"), tuple(parts), express)
+        express, hears_one = all(part.express for part in parts), any(part.hears_one for part in parts)
+        return Plan(what, int.from_bytes(digest, "little"), tuple(parts), express, hears_one)
 
     def _part(self, request: Request, bucket: BucketShape) -> Part:
         algorithm = self.algorithm_for(bucket.count * bucket.itemsize)
@@ -123,7 +130,7 @@ class Planner:
             case Kind.ALLREDUCE | Kind.REDUCE_SCATTER if algorithm != "ring":
                 return self._by_stops(algorithm, bucket)
             case Kind.ALLREDUCE | Kind.REDUCE_SCATTER if self._size == 1:
-                return self._by_stops("doubling", bucket)
+                return self._by_stops(self._for_small, bucket)
             case Kind.ALLREDUCE:
                 return self._ring(bucket, Journey.allreduce(self._size), chunks=self._size)
             case Kind.REDUCE_SCATTER:
@@ -137,7 +144,7 @@ class Planner:
             case Kind.BROADCAST:
                 return self._direct(bucket, chunks=1, senders=range(request.root, request.root + 1))
             case Kind.BARRIER:
-                return self._by_stops("doubling", bucket)
+                return self._by_stops(self._for_small, bucket)
 
     def _ring(self, bucket: BucketShape, journey: Journey, *, chunks: int) -> Part:
         layout = Layout(bucket.count, bucket.itemsize, chunks, self._segment_bytes)
@@ -148,7 +155,8 @@ class Planner:
         express = bucket.count * bucket.itemsize <= self._express_bytes
         layout = Layout(bucket.count, bucket.itemsize, 1, self._express_bytes if express else self._segment_bytes)
         segments, schedule = layout.segments, self._schedules[algorithm]
-        return Part(layout, algorithm, express, lambda: StopsMachine(schedule, segments=segments))
+        hears_one = algorithm == "star" and self._rank > 0 and self._size > 2
+        return Part(layout, algorithm, express, lambda: StopsMachine(schedule, segments=segments), hears_one)
 
     def _direct(self, bucket: BucketShape, *, chunks: int, senders: range) -> Part:
         layout = Layout(bucket.count, bucket.itemsize, chunks, self._express_bytes)
