@@ -57,7 +57,7 @@ class RingConfig(BaseModel):
         default=ByteSize(256 * KIB),
         ge=0,
         le=256 * KIB,  # what an express lane carries as one frame
-        description="The largest bucket that auto sends by recursive doubling.",
+        description="The largest bucket that auto sends by recursive doubling or the star.",
     )
     half_precision: Literal["float32", "native"] = Field(
         default="float32", description="The precision in which float16 and bfloat16 are summed."
@@ -174,7 +174,7 @@ class RingConfig(BaseModel):
 
     @property
     def largest_doubling_bytes(self) -> int:
-        """Recursive doubling sends raw, so it does not carry what a codec is wanted for."""
+        """Recursive doubling and the star send raw, so they do not carry what a codec is wanted for."""
         if self.codec == "none" or self.threshold_bytes == "auto":
             return self.doubling_bytes
         return min(self.doubling_bytes, self.threshold_bytes)
