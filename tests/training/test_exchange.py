@@ -260,13 +260,14 @@ async def test_an_error_right_after_a_bucket_is_whole_leaves_nothing_half_begun(
 
 async def test_after_a_cancellation_nothing_starts_though_the_pass_goes_on() -> None:
     weights, buckets = made(3)
-    ring, go_on = Slow(), gate()
+    ring, go_on, over = Slow(), gate(), gate()
 
     def compute(completes: Callable[[], None]) -> float:
         completes()
         backward(weights, [0])
         assert go_on.wait(PATIENCE_SECONDS)
         backward(weights, [1, 2])
+        over.set()
         return 0.0
 
     exchange = Overlapped(ring, buckets)
@@ -277,9 +278,9 @@ async def test_after_a_cancellation_nothing_starts_though_the_pass_goes_on() -> 
     with pytest.raises(asyncio.CancelledError):
         await running
     go_on.set()
-    exchange.close()  # waits for the thread
-    for _ in range(3):
-        await asyncio.sleep(0)
+    assert await asyncio.to_thread(over.wait, PATIENCE_SECONDS)
+    await asyncio.sleep(0)
+    exchange.close()
     assert ring.began == ring.cancelled == names(0)
 
 
