@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from ringwide.collective import early
 from ringwide.collective.dispatch import Dispatcher
-from ringwide.collective.early import LIMIT_BYTES_PER_PEER
 from ringwide.collective.numbers import Numbers
 from ringwide.collective.operation import Operation
 from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
@@ -190,11 +190,12 @@ def test_a_peer_that_gives_up_call_after_call_may_be_far_ahead() -> None:
     assert len(rank.endings) == 1000
 
 
-def test_what_waits_for_our_calls_is_bounded() -> None:
+def test_what_waits_for_our_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = 10
+    monkeypatch.setattr(early, "LIMIT_BYTES_PER_PEER", allowed * (EXPRESS_BYTES + HEADER_BYTES))
     rank = OneRank()
     piece = bytes(EXPRESS_BYTES)
     header = {"bucket": 0, "hop": 1, "epoch": 0, "segment": 0, "fingerprint": 5, "payload_bytes": EXPRESS_BYTES}
-    allowed = LIMIT_BYTES_PER_PEER // (EXPRESS_BYTES + HEADER_BYTES)
     for number in range(1, allowed + 1):
         rank.hear(1, frame.pack_data(collective=number, **header) + piece)
     with pytest.raises(RemoteProtocolError, match="rank 1 is too far ahead"):

@@ -33,7 +33,7 @@ def learnt(steps: int, **settings: Any) -> tuple[float, float]:
         model.zero_grad(set_to_none=False)
         for batch in share.batches:
             inputs, targets = data.train.batch(batch)
-            (loss_of(model(inputs), targets) / share.total).backward()
+            (loss_of(model(inputs), targets) * len(batch) / share.total).backward()
         optimizer.step(learning_rate_at(config, step, steps))
 
     inputs, targets = data.test.batch(torch.arange(min(512, len(data.test))))
@@ -41,7 +41,7 @@ def learnt(steps: int, **settings: Any) -> tuple[float, float]:
         outputs = model.eval()(inputs)
     right = correct(outputs, targets)
     assert right is not None
-    return loss_of(outputs, targets).item() / len(targets), right / len(targets)
+    return loss_of(outputs, targets).item(), right / len(targets)
 
 
 def test_a_linear_model_tells_the_clusters_apart() -> None:

@@ -12,7 +12,7 @@ from ringwide.training.data.loading import load_data
         ({"data": "clusters"}, ((128,), 10)),
         ({"data": "digits"}, ((64,), 10)),
         ({"data": "stdlib", "model": "transformer", "context": 32, "text_bytes": 9000}, ((32,), 128)),
-        ({"data": "mine:pairs", "data_options": {"width": 7}}, ((7,), 3)),
+        ({"data": "mine_to_load:pairs", "data_options": {"width": 7}}, ((7,), 3)),
     ],
 )
 def test_what_is_asked_for_is_loaded(
@@ -20,7 +20,7 @@ def test_what_is_asked_for_is_loaded(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.syspath_prepend(tmp_path)
-    Path(tmp_path, "mine.py").write_text(
+    Path(tmp_path, "mine_to_load.py").write_text(
         "import torch\ndef pairs(width):\n  pair = torch.zeros(3, width), torch.arange(3)\n  return pair, pair\n"
     )
     data = load_data(TrainingConfig.model_validate(settings))
