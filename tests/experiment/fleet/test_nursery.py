@@ -1,5 +1,6 @@
 import asyncio
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -85,6 +86,23 @@ async def test_a_bug_is_told_with_its_traceback() -> None:
 async def test_it_is_a_command_of_its_own_with_words_a_session_and_nothing_to_read() -> None:
     code = "import os, sys; print(__name__, sys.argv[2:], os.getsid(0) == os.getpid(), repr(sys.stdin.read()))"
     assert await run(f"__name__ = '__main__'; {code}", "a b", "--c") == ("__main__ ['a b', '--c'] True ''\n", "", 0)
+
+
+async def test_it_has_a_name_of_its_own_in_lists_of_processes() -> None:
+    shows_name = "print(open('/proc/self/comm').read(), end='')"
+    child = await fork(Task("experiment.coded", [shows_name], title="ringwide-3"))
+    assert await heard(child) == ("ringwide-3\n", "", 0)
+
+
+async def test_who_gives_up_while_a_child_starts_leaves_none() -> None:
+    starting = asyncio.ensure_future(fork(Task("experiment.coded", [PAUSE])))
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    for child in multiprocessing.active_children():  # about to end
+        child.join(10)
+        assert child.exitcode == -signal.SIGKILL
 
 
 async def test_modules_are_looked_for_where_it_is_told_first(tmp_path: Path) -> None:

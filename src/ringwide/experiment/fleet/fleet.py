@@ -51,6 +51,8 @@ async def run_fleet(
     halt = halt or Halt()
     try:
         for rank, command in enumerate(commands):
+            if halt.asked.done():
+                return Ending(_exits(nodes), halt.asked.result())
             nodes.append(await NodeProcess.start(rank, command, partial(on_line, rank)))
         if await _until_ended_or_asked(nodes, halt):
             return Ending(_exits(nodes))

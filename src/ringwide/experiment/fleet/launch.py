@@ -88,7 +88,8 @@ def node_command(launch: Launch, directory: Path, peers: Path, rank: int) -> Com
     words += ["--resume", str(launch.resume)] if launch.resume else []
     # A model or data of the user's own is looked for beside the experiment, and here.
     import_from = [str(launch.experiment.resolve().parent), str(Path.cwd())]
-    return Command(Task("ringwide.node", words, import_from), directory / f"node-{rank}.stderr.log")
+    task = Task("ringwide.node", words, import_from, title=f"ringwide-{rank}")
+    return Command(task, directory / f"node-{rank}.stderr.log")
 
 
 async def _shown(board: Board, view: View, halt: Halt, fleet: Coroutine[Any, Any, Ending]) -> Ending:

@@ -13,13 +13,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+from ringwide.errors import RingwideError
 from ringwide.experiment.fleet.leash import end_with
+from ringwide.experiment.fleet.title import call_this_process
+from ringwide.experiment.halt import SIGNALS
 
+APART = "ringwide.experiment.fleet.apart"
 PRELOADED = "ringwide.experiment.fleet.preload"
 # Read when the libraries are loaded. The nodes are the threads: more of them would only fight for the cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -33,6 +37,7 @@ class Task:
     module: str
     words: Sequence[str]
     import_from: Sequence[str] = ()  # where modules are looked for first
+    title: str = ""  # what the process is called, if not as the server is
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +79,61 @@ class Child:
 
 async def fork(task: Task) -> Child:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([PRELOADED])
+    context.set_forkserver_preload([APART, PRELOADED])
     output, its_output = context.Pipe(duplex=False)
     errors, its_errors = context.Pipe(duplex=False)
     process = context.Process(target=_live, args=(task, its_output, its_errors))
-    with _environment(ONE_THREAD):  # of the server, which is started with its first child
-        await asyncio.to_thread(process.start)  # returns when the server is there, after all its imports
-    its_output.close()
-    its_errors.close()
+    try:
+        with _environment(ONE_THREAD):  # of the server, which is started with its first child
+            await _started(process)
+    except (OSError, EOFError) as error:
+        output.close()
+        errors.close()
+        server_ended = isinstance(error, EOFError | ConnectionError)
+        reason = "the process that nodes are forked from has ended" if server_ended else error
+        raise RingwideError(f"a node cannot be started: {reason}") from error
+    finally:
+        its_output.close()
+        its_errors.close()
     return Child(process, await _pipe(output), await _pipe(errors))
+
+
+async def _started(process: ForkServerProcess) -> None:
+    starting = asyncio.ensure_future(asyncio.to_thread(_start, process))
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await starting  # a thread cannot be cancelled, and what it starts would have nobody to end it
+        process.kill()
+        raise
+
+
+def _start(process: ForkServerProcess) -> None:
+    """Returns when the server is there, after all its imports.
+
+    The server is started with its first child, and inherits which signals are blocked: for good, so that none ends it,
+    not even before it has left our process group.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        resource_tracker.ensure_running()  # unblocks them once it has started; from then on it does nothing
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _live(task: Task, output: Connection, errors: Connection) -> None:
     """In the child, from its first moment."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     _let_the_server_end()
     end_with(os.getppid())
     launcher = multiprocessing.parent_process()
     if launcher is None or not launcher.is_alive():
         os.kill(os.getpid(), signal.SIGKILL)
-    # Ctrl-C goes to every process of a session's foreground group; only the launcher is to hear it.
     os.setsid()
+    if task.title:
+        call_this_process(task.title)
     os.dup2(output.fileno(), sys.stdout.fileno())
     os.dup2(errors.fileno(), sys.stderr.fileno())
     output.close()
