@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from experiment.heeding import heeding  # noqa: F401
 from ringwide.experiment.halt import Halt, halted_by_signals
 
 HANG_UP = """
@@ -37,6 +38,19 @@ async def test_a_third_signal_changes_nothing() -> None:
     for number in (1, 2, 15):
         halt.ask(number)
     assert (halt.asked.result(), halt.insisted.result()) == (1, 2)
+
+
+async def test_what_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with halted_by_signals() as halt:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert await asyncio.wait_for(halt.asked, 10) == signal.SIGTERM
+        assert not halt.insisted.done()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.system

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from experiment.heeding import heeding  # noqa: F401
 from experiment.told import plan, progress, result, step
 from ringwide.errors import ConfigError, RingwideError
 from ringwide.experiment.fleet import fleet, launch

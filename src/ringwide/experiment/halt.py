@@ -30,6 +30,11 @@ class Halt:
         await asyncio.sleep(0.001)
 
 
+def heeded() -> list[signal.Signals]:
+    """Without those that this process was started to ignore, as `nohup` does with SIGHUP."""
+    return [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+
+
 async def until_any(*futures: "asyncio.Future[Any]", seconds: float | None = None) -> None:
     """Until one of them is done, or the time is over. None of them is cancelled, nor asked for its result."""
     await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -45,12 +50,13 @@ def halted_by_signals() -> Iterator[Halt]:
             _forget_terminal()
         halt.ask(number)
 
-    for number in SIGNALS:
+    numbers = heeded()
+    for number in numbers:
         loop.add_signal_handler(number, hear, number)
     try:
         yield halt
     finally:
-        for number in SIGNALS:
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from experiment.heeding import heeding  # noqa: F401
 from ringwide.experiment.fleet import fleet
 from ringwide.experiment.fleet.fleet import NodeFailed, culprit, run_fleet
 from ringwide.experiment.fleet.nursery import Task

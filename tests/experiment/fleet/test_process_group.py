@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from experiment.heeding import heeding  # noqa: F401
 from experiment.told import plan, progress, result, step
 from ringwide.experiment.halt import SIGNALS
 from ringwide.experiment.messages import encode
@@ -19,7 +20,9 @@ pytestmark = pytest.mark.system
 TESTS = Path(__file__).parents[2]
 TOLD = [encode(message) for message in (plan(), progress(step(1), step(2)))]
 NODE = f"""
-import signal
+import signal, sys
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    print("ignores SIGHUP", file=sys.stderr)
 signal.pthread_sigmask(signal.SIG_BLOCK, {{1, 2, 15}})
 for line in {TOLD!r}:
     print(line, flush=True)
@@ -30,7 +33,7 @@ raise SystemExit(128 + number)
 # Says when it is being imported, and goes on when the test lets it.
 SLOW = "import os; print('importing', os.getpid(), flush=True); open(os.environ['LET_GO']).read()"
 LAUNCHER = f"""
-import signal, sys
+import sys
 from ringwide.__main__ import main
 from ringwide.experiment.fleet import launch, nursery
 from ringwide.experiment.fleet.process import Command
@@ -38,8 +41,6 @@ from ringwide.experiment.fleet.process import Command
 nursery.PRELOADED = sys.argv[1]
 launch.node_command = lambda *_: Command(nursery.Task("experiment.coded", [{NODE!r}], [{str(TESTS)!r}]))
 if __name__ == "__main__":
-    for number in {[*map(int, SIGNALS)]}:  # whatever those who run the tests ignore
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     sys.exit(main(["run", "experiment.yaml"]))
 """
 
@@ -47,7 +48,7 @@ if __name__ == "__main__":
 class Job:
     """A launcher that leads a process group of its own."""
 
-    def __init__(self, directory: Path, preloaded: str) -> None:
+    def __init__(self, directory: Path, preloaded: str, *before: str) -> None:
         self._directory = directory
         (directory / "launcher.py").write_text(LAUNCHER)
         (directory / "slow.py").write_text(SLOW)
@@ -55,7 +56,7 @@ class Job:
         os.mkfifo(directory / "let_go")
         paths = os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")])
         self._process = subprocess.Popen(
-            [sys.executable, "launcher.py", preloaded],
+            [*before, sys.executable, "launcher.py", preloaded],
             cwd=directory,
             env={**os.environ, "PYTHONPATH": paths, "LET_GO": str(directory / "let_go")},
             stdout=subprocess.PIPE,
@@ -111,6 +112,16 @@ def test_while_nodes_train(tmp_path: Path, number: signal.Signals) -> None:
     assert (code, errors) == (128 + number, "")
     assert f"stopped by {number.name} after step 2\n" in output
     assert [node["rank"] for node in job.results()["nodes"]] == [0, 1]
+
+
+def test_who_was_started_to_outlive_its_terminal_does_so_and_its_nodes_too(tmp_path: Path) -> None:
+    job = Job(tmp_path, "json", "nohup")
+    assert job.until("step 2")
+    job.signal_all(signal.SIGHUP)
+    job.signal_all(signal.SIGTERM)
+    code, _, errors = job.end()
+    assert (code, job.results()["reason"]) == (128 + signal.SIGTERM, "SIGTERM")
+    assert "nodes 0, 1: ignores SIGHUP\n" in errors
 
 
 def test_a_server_that_is_lost_while_nodes_start_is_told_in_one_line(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from experiment.heeding import heeding  # noqa: F401
 from ringwide.experiment.halt import SIGNALS
 from ringwide.experiment.node.stopping import Stopping
 
@@ -78,6 +79,19 @@ async def test_a_second_signal_ends_the_node_all_the_same() -> None:
     await send(signal.SIGTERM)
     assert await task == 128 + signal.SIGTERM
     assert node.cancelled
+
+
+async def test_what_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        node = Node()
+        task = await node.start()
+        await send(signal.SIGHUP)
+        assert not node.cancelled
+        node.let_go.set()
+        assert await task == 7
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 async def test_what_was_noted_stays_for_the_next_variant() -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from ringwide.experiment.halt import ENDED_BY_SIGNAL, SIGNALS
+from ringwide.experiment.halt import ENDED_BY_SIGNAL, heeded
 from ringwide.training.stop import StopRequest
 
 
@@ -26,7 +26,7 @@ class Stopping:
     async def run(self, main: Coroutine[Any, Any, int]) -> int:
         """Run `main` to its end, or until a signal ends it; the code then tells which signal it was."""
         self._task = asyncio.ensure_future(main)
-        for number in SIGNALS:
+        for number in heeded():
             asyncio.get_running_loop().add_signal_handler(number, self._heard, number)
         try:
             return await self._task

@@ -1,0 +1,19 @@
+"""Who runs the tests may ignore signals, as `nohup` does; so would every process that a test starts."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from ringwide.experiment.halt import SIGNALS
+
+
+@pytest.fixture(autouse=True)
+def heeding() -> Iterator[None]:
+    """In every test of a module that imports it."""
+    ignored = [number for number in SIGNALS if signal.getsignal(number) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
