@@ -19,6 +19,17 @@ def test_memory_that_is_taken_is_seen_and_the_peak_stays() -> None:
     assert peak_bytes() >= during - MIB
 
 
+def test_what_siblings_share_with_their_parent_is_counted_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 100 kB of its own and 600 shared by two siblings and their parent: a third for each, 300 for each sibling.
+    (tmp_path / "smaps").write_text("Rss: 700 kB\nPss: 300 kB\nPrivate_Clean: 30 kB\nPrivate_Dirty: 70 kB\n")
+    monkeypatch.setattr(memory, "_SMAPS", tmp_path / "smaps")
+    assert shared_out_bytes() == 300 * 1024
+    assert shared_out_bytes(siblings=2) == 400 * 1024
+    assert memory.resident_bytes() == 700 * 1024
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -7,11 +7,11 @@ ten of them take less memory than three that import it themselves.
 import gc
 import importlib
 
-from ringwide.observe.memory import shared_out_bytes
+from ringwide.observe.memory import resident_bytes
 
-_before = shared_out_bytes()
+_before = resident_bytes()
 importlib.import_module("torch")
-_of_torch = shared_out_bytes() - _before
+OF_TORCH = resident_bytes() - _before
 
 for name in (
     "uvloop",
@@ -24,5 +24,3 @@ for name in (
 # Collecting garbage writes to every object, and to write is to have a copy of one's own.
 gc.collect()
 gc.freeze()
-
-TORCH_PART = _of_torch / max(shared_out_bytes(), 1)  # of the memory that nodes begin with

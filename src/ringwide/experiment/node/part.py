@@ -1,5 +1,6 @@
 """One node's part in an experiment."""
 
+import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,10 +43,10 @@ async def take_part(
         where = Path(config.checkpoint.directory or directory / "checkpoints")
         checkpoints = Checkpoints(where, every_steps=config.checkpoint.every_steps, keep=config.checkpoint.keep)
     async with join(rank=part.rank, peers=part.peers, config=config.ring) as ring:
-        of_torch = int(shared_out_bytes() * preload.TORCH_PART)  # now that all have it, and its pages are shared out
         stop = part.stopping.after_a_step()
         result = await train(ring, config.training, tell, stop=stop, checkpoints=checkpoints, resume=part.resume)
-        return await _everyones(ring, await _with_memory(ring, result, of_torch))
+        siblings = config.nodes if multiprocessing.parent_process() else 0  # forked by a launcher, or alone
+        return await _everyones(ring, await _with_memory(ring, result, preload.OF_TORCH, siblings))
 
 
 def _require_as_many_peers(part: Part, config: ExperimentConfig) -> None:
@@ -56,12 +57,13 @@ def _require_as_many_peers(part: Part, config: ExperimentConfig) -> None:
         )
 
 
-async def _with_memory(ring: Ring, result: Result, of_torch: int) -> Result:
+async def _with_memory(ring: Ring, result: Result, of_torch: int, siblings: int) -> Result:
     """Looked at while all nodes are there: shared pages are counted once only if nobody has left."""
     await ring.barrier()
-    memory = shared_out_bytes()
+    memory = shared_out_bytes(siblings)
     await ring.barrier()
-    return replace(result, memory_bytes=memory, peak_memory_bytes=peak_bytes(), torch_memory_bytes=of_torch)
+    torch = of_torch // max(siblings, 1)  # siblings share one import of it
+    return replace(result, memory_bytes=memory, peak_memory_bytes=peak_bytes(), torch_memory_bytes=torch)
 
 
 async def _everyones(ring: Ring, result: Result) -> dict[int, Result]:

@@ -25,7 +25,6 @@ SUMMED = (
     "throughput",
     "memory_bytes",
     "torch_memory_bytes",
-    "peak_memory_bytes",
 )
 Figures = dict[str, Any]
 
