@@ -30,8 +30,8 @@ async def errors(*others: tuple[int, dict[str, Any]]) -> list[str]:
         *(agree(meeting.ring(rank), **first | dict(others).get(rank, {})) for rank in range(3)), return_exceptions=True
     )
     for outcome in outcomes:
-        assert outcome is None or isinstance(outcome, ConfigError), outcome
-    return ["" if outcome is None else str(outcome) for outcome in outcomes]
+        assert outcome == data().fingerprint() or isinstance(outcome, ConfigError), outcome
+    return [str(outcome) if isinstance(outcome, ConfigError) else "" for outcome in outcomes]
 
 
 async def test_who_is_the_same_agrees() -> None:

@@ -1,16 +1,21 @@
+import asyncio
 import os
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from in_memory_ring import Meeting
+from torch import nn
 
 import ringwide
 from local_ring import on_every_rank
 from ringwide.errors import ConfigError
-from ringwide.training.checkpoint import Checkpoints, latest
+from ringwide.training import checkpoint_files
+from ringwide.training.checkpoint import Checkpoints
+from ringwide.training.checkpoint_files import latest
 from ringwide.training.config import TrainingConfig
 from ringwide.training.loop import train
 from ringwide.training.progress import Plan, Result
@@ -32,6 +37,7 @@ REMEMBERS = {
 }
 LOSSY = {"codec": "int8", "allow_lossy": True, "threshold_bytes": 0, "error_feedback": True, "algorithm": "ring"}
 PLAIN = TrainingConfig(hidden_sizes=(8,), batch_size=100, steps=4)
+LONGER = PLAIN.model_copy(update={"steps": 6})
 
 
 async def run(config: TrainingConfig, directory: Path, resume: Path | None = None, **ring: Any) -> list[Result]:
@@ -132,14 +138,140 @@ async def test_what_is_missing_or_broken_is_named(tmp_path: Path, harm: Callable
     await train(Meeting(1).ring(0), PLAIN, lambda _: None, checkpoints=Checkpoints(tmp_path, every_steps=9, keep=1))
     harm(tmp_path)
     with pytest.raises(ConfigError, match=message):
-        await train(Meeting(1).ring(0), PLAIN, lambda _: None, resume=tmp_path)
+        await train(Meeting(1).ring(0), LONGER, lambda _: None, resume=tmp_path)
+
+
+# -- going on with something else
+
+
+async def refusal(config: TrainingConfig, resume: Path, **more: Any) -> str:
+    with pytest.raises(ConfigError) as raised:
+        await train(Meeting(1).ring(0), config, ignore, resume=resume, **more)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+async def alone(config: TrainingConfig, directory: Path, *, keep: int = 9, **more: Any) -> Result:
+    checkpoints = Checkpoints(directory, every_steps=2, keep=keep)
+    return await train(Meeting(1).ring(0), config, ignore, checkpoints=checkpoints, **more)
+
+
+def ignore(_: object) -> None:
+    pass
 
 
 async def test_other_settings_are_refused(tmp_path: Path) -> None:
-    await train(Meeting(1).ring(0), PLAIN, lambda _: None, checkpoints=Checkpoints(tmp_path, every_steps=9, keep=1))
-    other = PLAIN.model_copy(update={"batch_size": 50})
-    with pytest.raises(ConfigError, match=r"written with training\.batch_size: 100, this run has 50"):
-        await train(Meeting(1).ring(0), other, lambda _: None, resume=tmp_path)
+    await alone(PLAIN, tmp_path)
+    told = await refusal(LONGER.model_copy(update={"batch_size": 50}), tmp_path)
+    assert "step-000000004.pt: written with training.batch_size: 100, this run has 50" in told
+
+
+async def test_other_settings_of_the_ring_are_refused(tmp_path: Path) -> None:
+    await alone(PLAIN, tmp_path, ring_settings={"codec": "int8", "lanes": 1})
+    told = await refusal(LONGER, tmp_path, ring_settings={"codec": "none", "lanes": 1})
+    assert "written with ring.codec: 'int8', this run has 'none'; use the same" in told
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+async def test_an_end_that_moves_the_learning_rate_is_refused_with_the_cure(tmp_path: Path, schedule: str) -> None:
+    falling = PLAIN.model_copy(update={"schedule": schedule})
+    await alone(falling, tmp_path)
+    longer = falling.model_copy(update={"steps": 6})
+    told = await refusal(longer, tmp_path)
+    assert "falls until step 4, in this run it would fall until step 6; set training.decay_steps: 4" in told
+    cured = longer.model_copy(update={"decay_steps": 4})
+    assert (await train(Meeting(1).ring(0), cured, ignore, resume=tmp_path)).steps == 2
+
+
+async def test_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "changing_data.py").write_text(
+        "import torch\nVALUE = 1.0\n"
+        "def data(): return [(torch.full((8, 3), VALUE), torch.arange(8) % 2) for _ in range(2)]\n"
+    )
+    config = PLAIN.model_copy(update={"data": "changing_data:data", "batch_size": 2})
+    await alone(config, tmp_path / "kept")
+    monkeypatch.setattr("changing_data.VALUE", 2.0)
+    told = await refusal(config.model_copy(update={"steps": 6}), tmp_path / "kept")
+    assert "written with other data than training.data: 'changing_data:data' gives now" in told
+
+
+@pytest.mark.parametrize("steps", [3, 4])
+async def test_a_run_that_is_already_past_its_end_is_refused(tmp_path: Path, steps: int) -> None:
+    await alone(PLAIN, tmp_path)
+    told = await refusal(PLAIN.model_copy(update={"steps": steps}), tmp_path)
+    assert f"the checkpoint is of step 4, and this run would end after step {steps}: nothing is left to train" in told
+
+
+async def test_another_model_is_refused_by_its_first_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await alone(PLAIN, tmp_path)
+    for other, difference in (
+        (nn.Sequential(nn.Linear(64, 10)), "'0.weight' was float32 of shape (8, 64) then, and is"),
+        (nn.Linear(64, 10), "'weight' was not there then, and is float32 of shape (10, 64) in this run"),
+    ):
+        monkeypatch.setattr("ringwide.training.loop.build_model", lambda config, data, other=other: other)
+        assert difference in await refusal(LONGER, tmp_path)
+
+
+# -- directories
+
+
+async def test_a_directory_with_checkpoints_of_another_run_is_refused_on_all_ranks(tmp_path: Path) -> None:
+    """Also where disks are not shared and only one of them has some."""
+    meeting, told = Meeting(2), []
+    await alone(PLAIN, tmp_path / "1")
+    before = sorted(os.listdir(tmp_path / "1"))
+    checkpoints = [Checkpoints(tmp_path / str(rank), every_steps=1, keep=1) for rank in range(2)]
+    errors = await asyncio.gather(
+        *(train(meeting.ring(rank), PLAIN, told.append, checkpoints=each) for rank, each in enumerate(checkpoints)),
+        return_exceptions=True,
+    )
+    for rank, error in enumerate(errors):
+        assert isinstance(error, ConfigError)
+        assert f"checkpoint.directory: {tmp_path / str(rank)}: already holds checkpoints (seen by rank 1)" in str(error)
+    assert told == []
+    assert sorted(os.listdir(tmp_path / "1")) == before
+
+
+async def test_who_goes_on_in_the_same_directory_removes_what_is_superseded(tmp_path: Path) -> None:
+    await alone(PLAIN, tmp_path, keep=2)
+    # A longer run was killed while it wrote its next one.
+    (tmp_path / "step-000000006.rank-0.pt").touch()
+    await alone(PLAIN.model_copy(update={"steps": 7}), tmp_path, keep=2, resume=tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [
+        f"step-00000000{step}{part}.pt" for step in (6, 7) for part in ("", ".rank-0")
+    ]
+
+
+async def test_who_goes_on_elsewhere_leaves_what_it_came_from(tmp_path: Path) -> None:
+    await alone(PLAIN, tmp_path / "first")
+    before = sorted(os.listdir(tmp_path / "first"))
+    await alone(LONGER, tmp_path / "second", keep=1, resume=tmp_path / "first")
+    assert sorted(os.listdir(tmp_path / "first")) == before
+
+
+async def test_the_last_one_is_there_until_the_next_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 1 has nothing more to write, but must not remove its part before rank 0 has written the whole."""
+    meeting, seen = Meeting(2), []
+    written = checkpoint_files.write
+
+    def write(path: Path, state: dict[str, Any]) -> None:
+        if path.name == "step-000000004.pt":
+            seen.extend(os.listdir(tmp_path))
+        written(path, state)
+
+    monkeypatch.setattr(checkpoint_files, "write", write)
+    await asyncio.gather(
+        *(
+            train(meeting.ring(rank), PLAIN, ignore, checkpoints=Checkpoints(tmp_path, every_steps=2, keep=1))
+            for rank in range(2)
+        )
+    )
+    assert {"step-000000002.pt", "step-000000002.rank-0.pt", "step-000000002.rank-1.pt"} <= set(seen)
 
 
 def test_a_run_directory_is_understood(tmp_path: Path) -> None:
@@ -154,3 +286,39 @@ async def test_a_disk_that_cannot_be_written_is_an_error_that_names_it(tmp_path:
     checkpoints = Checkpoints(tmp_path / "file" / "below", every_steps=9, keep=1)
     with pytest.raises(ConfigError, match="the checkpoint cannot be written: Not a directory"):
         await train(Meeting(1).ring(0), PLAIN, lambda _: None, checkpoints=checkpoints)
+
+
+@pytest.fixture
+def small_files() -> Iterator[Callable[[], None]]:
+    """Once called, no file may grow beyond what a disk that is nearly full would take."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_is_full_is_an_error_that_names_the_file(tmp_path: Path, small_files: Callable[[], None]) -> None:
+    small_files()
+    with pytest.raises(ConfigError) as raised:
+        checkpoint_files.write(tmp_path / "step-000000001.pt", {"large": torch.ones(100_000)})
+    assert str(raised.value) == f"{tmp_path / 'step-000000001.pt'}: the checkpoint cannot be written: File too large"
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_torch_says_of_a_full_disk_is_passed_on_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("file write failed\nException raised from valid at inline_container.cc")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(ConfigError, match=r"step-000000001\.pt: the checkpoint cannot be written: file write failed$"):
+        checkpoint_files.write(tmp_path / "step-000000001.pt", {})
+    assert os.listdir(tmp_path) == []
+
+
+async def test_what_a_killed_rank_was_writing_is_removed_by_its_next_save(tmp_path: Path) -> None:
+    others = {"step-000000001.rank-1.unfinished", "notes.unfinished"}
+    for name in ("step-000000001.rank-0.unfinished", "step-000000001.unfinished", *others):
+        (tmp_path / name).touch()
+    await alone(PLAIN, tmp_path)
+    assert {name for name in os.listdir(tmp_path) if name.endswith(".unfinished")} == others

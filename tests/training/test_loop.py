@@ -11,7 +11,8 @@ from torch import Tensor, nn
 import ringwide
 from local_ring import on_every_rank
 from ringwide.errors import ConfigError
-from ringwide.training.checkpoint import Checkpoints, latest
+from ringwide.training.checkpoint import Checkpoints
+from ringwide.training.checkpoint_files import latest
 from ringwide.training.config import TrainingConfig
 from ringwide.training.loop import train
 from ringwide.training.progress import Evaluation, Plan, Progress, Result

@@ -21,18 +21,21 @@ class Gathers(Protocol):
 
 async def agree(
     ring: Gathers, config: TrainingConfig, data: Data, *, saves_every: int | None = None, resumes: bool = False
-) -> None:
+) -> bytes:
+    """Returns the fingerprint of the data, which takes long to find for much of it."""
+    fingerprint = data.fingerprint()
     ours = {
         "settings under 'training'": _digest(config.model_dump(mode="json")),
         "'checkpoint.every_steps'": _digest(saves_every),
         "use of --resume": _digest(resumes),
-        f"data {config.data!r}": data.fingerprint(),
+        f"data {config.data!r}": fingerprint,
     }
     sent = torch.frombuffer(bytearray(b"".join(ours.values())), dtype=torch.uint8)
     everyone = [bytes(theirs.tolist()) for theirs in await ring.all_gather(sent)]
     for index, what in enumerate(ours):
         part = slice(index * DIGEST_BYTES, (index + 1) * DIGEST_BYTES)
         _require_equal(ring.rank, [given[part] for given in everyone], what)
+    return fingerprint
 
 
 def _digest(value: Any) -> bytes:

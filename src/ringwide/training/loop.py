@@ -3,10 +3,10 @@
 python -m ringwide run configs/quickstart.yaml
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +19,7 @@ from ringwide.training.course import Course, Position
 from ringwide.training.data.loading import load_data
 from ringwide.training.data.samples import Data
 from ringwide.training.data.shares import Share
+from ringwide.training.evaluation import evaluate
 from ringwide.training.exchange import Exchange, Overlapped, Plain
 from ringwide.training.journal import Journal
 from ringwide.training.learner import Learner
@@ -28,6 +29,9 @@ from ringwide.training.pulse import Pulse
 from ringwide.training.schedule import learning_rate_at
 from ringwide.training.stop import StopRequest
 from ringwide.training.stopwatch import Stopwatch
+from ringwide.training.terms import Terms, terms_of
+
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Statistics(Protocol):
@@ -65,16 +69,26 @@ async def train(
     stop: StopRequest | None = None,
     checkpoints: Checkpoints | None = None,
     resume: Path | None = None,
+    ring_settings: Mapping[str, Any] = NO_SETTINGS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Result:
-    """Train until the end that `config` names, or until any rank is asked to stop. `tell` hears how it goes."""
+    """Train until the end that `config` names, or until any rank is asked to stop. `tell` hears how it goes.
+
+    `ring_settings`: those that decide the bits of a mean, which must be the same when a run goes on.
+    """
     torch.set_num_threads(1)  # the ranks are the threads: more would only fight for the cores
     data = load_data(config)
     saves_every = None if checkpoints is None else checkpoints.every_steps
-    await agree(ring, config, data, saves_every=saves_every, resumes=resume is not None)
+    fingerprint = await agree(ring, config, data, saves_every=saves_every, resumes=resume is not None)
+    if checkpoints is not None:
+        await checkpoints.claim(ring, resume)
+    course = Course(config, samples=len(data.train), rank=ring.rank, size=ring.size)
+    terms = terms_of(config, nodes=ring.size, ring=ring_settings, last_step=course.last_step, data=fingerprint)
     learner = await _same_learner_everywhere(ring, config, data)
-    start = Position() if resume is None else await restore(ring, resume, config, learner)
-    training = Training(ring, config, learner, start, tell, stop=stop or StopRequest(), clock=clock)
+    start = Position()
+    if resume is not None:
+        start = await restore(ring, resume, terms, learner, last_step=course.last_step)
+    training = Training(ring, config, learner, course, terms, start, tell, stop=stop or StopRequest(), clock=clock)
     tell(training.plan())
     try:
         return await training.run(checkpoints)
@@ -98,6 +112,8 @@ class Training:
         ring: Ring,
         config: TrainingConfig,
         learner: Learner,
+        course: Course,
+        terms: Terms,
         start: Position,
         tell: Callable[[Any], None],
         *,
@@ -105,8 +121,8 @@ class Training:
         clock: Callable[[], float],
     ) -> None:
         self._ring, self._config, self._learner, self._tell = ring, config, learner, tell
+        self._course, self._terms = course, terms
         self._first_step, self._position = start.step + 1, start
-        self._course = Course(config, samples=len(learner.data.train), rank=ring.rank, size=ring.size)
         self._overlaps = len(learner.buckets) > 1 if config.overlap == "auto" else config.overlap
         self.exchange: Exchange = (Overlapped if self._overlaps else Plain)(ring, learner.buckets)
         self._journal = Journal(tell, ring.statistics)
@@ -175,26 +191,11 @@ class Training:
         return await self._pulse.beat(self._position.step)
 
     async def _save(self, checkpoints: Checkpoints) -> None:
-        await checkpoints.save(self._ring, self._config, self._learner, self._position)
+        await checkpoints.save(self._ring, self._terms, self._learner, self._position)
 
     async def _evaluate(self) -> Evaluation:
-        """Each rank looks at its share of the held-out samples; what they found is put together on all of them."""
-        rank, size, count = self._ring.rank, self._ring.size, len(self._learner.data.test)
-        buffers = self._learner.buffers()
-        ours = [buffer.clone() for buffer in buffers]
-        if buffers:  # all ranks judge the same model: that of rank 0, which is the one in checkpoints
-            await self._ring.broadcast(buffers)
-        found = self._learner.evaluate(range(rank * count // size, (rank + 1) * count // size))
-        for buffer, before in zip(buffers, ours, strict=True):  # to look at the model does not change the training
-            buffer.copy_(before)
-        everyone = await self._ring.all_gather(torch.tensor(found, dtype=torch.float64))
-        loss, right, judged = (math.fsum(column) for column in zip(*(part.tolist() for part in everyone), strict=True))
-        evaluation = Evaluation(
-            step=self._position.step,
-            seconds=self._watch.seconds,
-            loss=loss / max(count, 1),
-            accuracy=right / judged if judged else None,
-        )
+        loss, accuracy = await evaluate(self._ring, self._learner)
+        evaluation = Evaluation(self._position.step, self._watch.seconds, loss, accuracy)
         self._tell(evaluation)
         return evaluation
 

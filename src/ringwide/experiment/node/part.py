@@ -16,6 +16,13 @@ from ringwide.observe.memory import peak_bytes, shared_out_bytes
 from ringwide.ring import Ring, join
 from ringwide.training.progress import Result
 
+# The settings of a ring on which the bits of a mean depend: where tensors are cut, in which order parts are added, and
+# what a lossy codec drops. A run that goes on from a checkpoint must have the same.
+DECIDE_BITS = {
+    *("segment_bytes", "lanes", "algorithm", "doubling_bytes", "half_precision"),
+    *("codec", "topk_fraction", "threshold_bytes", "error_feedback"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -44,7 +51,15 @@ async def take_part(
         checkpoints = Checkpoints(where, every_steps=config.checkpoint.every_steps, keep=config.checkpoint.keep)
     async with join(rank=part.rank, peers=part.peers, config=config.ring) as ring:
         stop = part.stopping.after_a_step()
-        result = await train(ring, config.training, tell, stop=stop, checkpoints=checkpoints, resume=part.resume)
+        result = await train(
+            ring,
+            config.training,
+            tell,
+            stop=stop,
+            checkpoints=checkpoints,
+            resume=part.resume,
+            ring_settings=config.ring.model_dump(mode="json", include=DECIDE_BITS),
+        )
         siblings = config.nodes if multiprocessing.parent_process() else 0  # forked by a launcher, or alone
         return await _everyones(ring, await _with_memory(ring, result, preload.OF_TORCH, siblings))
 
