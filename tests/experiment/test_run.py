@@ -127,6 +127,32 @@ def test_silence_prints_nothing(run: Run, capsys: pytest.CaptureFixture[str]) ->
     assert (run.made / "node-0.stderr.log").read_text() == "warning\n"
 
 
+def test_a_sweep_in_silence_prints_nothing_either(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(well, f"logging: silent\n{SWEEP}") == 0
+    assert (run.out.getvalue(), capsys.readouterr()) == ("", ("", ""))
+
+
+def test_a_signal_after_all_is_done_stopped_nothing(run: Run) -> None:
+    def ending(rank: int, directory: Path) -> str:
+        """Has its result, and is asked before it is gone."""
+        return (
+            "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {2})\n"
+            f"{says(*BEGUN, result())}signal.sigwait({{2}})"
+        )
+
+    out = SignalsAt("step ", signal.SIGINT)
+    assert run(ending, out=out) == 130
+    assert run.results()["status"] == "complete"
+    assert "stopped by" not in out.getvalue()
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_all_nodes_cannot_listen_in_one_place(run: Run, dry_run: bool) -> None:
+    with pytest.raises(ConfigError, match=r"experiment\.yaml: ring\.listen: '127\.0\.0\.1:7000': all nodes would"):
+        run(well, 'ring: {listen: "127.0.0.1:7000"}\n', dry_run=dry_run)
+    assert run.variants == []
+
+
 def test_what_nodes_remark_is_passed_on(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     def chatty(rank: int, directory: Path) -> str:
         return "import sys; print('warning', file=sys.stderr)\n" + well(rank, directory)
@@ -210,6 +236,8 @@ def test_a_sweep_runs_its_variants_one_after_the_other(run: Run) -> None:
     assert (found["sweep"], found["runs"]) == ({"ring.lanes": [1, 2]}, ["01-lanes=1", "02-lanes=2"])
     assert run.results("02-lanes=2")["label"] == "lanes=2"
     assert run.results("02-lanes=2")["config"]["ring"]["lanes"] == 2
+    comparison = run.out.getvalue().splitlines()[-6:-1]
+    assert any("ring.lanes" in line and "batches" in line for line in comparison)
     assert run.out.getvalue().splitlines()[-1] == f"report of all variants: {run.made / 'report.md'}"
     assert (run.made / "report.md").exists()
 

@@ -18,6 +18,7 @@ async def run_experiment(
     path: Path, out: TextIO, *, overrides: Sequence[str] = (), dry_run: bool = False, resume: Path | None = None
 ) -> int:
     variants = load_variants(path, overrides)
+    _check_listen(path, variants)
     if resume is not None:
         _check_resume(resume, variants)
     if dry_run:
@@ -31,6 +32,14 @@ async def run_experiment(
         if outcome.error:
             raise outcome.error
         return ENDED_BY_SIGNAL + halt.asked.result() if halt.asked.done() else 0
+
+
+def _check_listen(path: Path, variants: Sequence[Variant]) -> None:
+    if listen := next((variant.config.ring.listen for variant in variants if variant.config.ring.listen), None):
+        raise ConfigError(
+            f"{path}: ring.listen: {listen!r}: all nodes would listen there; leave it out, as `run` finds a free port"
+            " for each (it is for a node that is started alone)"
+        )
 
 
 def _check_resume(resume: Path, variants: Sequence[Variant]) -> None:
@@ -68,6 +77,7 @@ class _Sweep:
 
     def __init__(self, variants: Sequence[Variant]) -> None:
         self._config, self._keys = variants[0].config, _values_by_key(variants)
+        self._silent = all(variant.config.logging == "silent" for variant in variants)
         self._started, self._began = datetime.now(), time.monotonic()
         self._directory = new_directory(self._config, self._started)
         self._runs: list[str] = []
@@ -84,8 +94,8 @@ class _Sweep:
 
         self._write(outcome.status, outcome.reason)
         report = write_report(self._directory)
-        if not isinstance(outcome.error, BrokenPipeError):
-            print(f"report of all variants: {report}", file=out, flush=True)
+        if not self._silent and not isinstance(outcome.error, BrokenPipeError):
+            print(_comparison(self._directory), f"report of all variants: {report}", sep="\n", file=out, flush=True)
         return outcome
 
     def _write(self, status: Status, reason: str) -> None:
@@ -100,6 +110,14 @@ class _Sweep:
             "runs": self._runs,
         }
         write_json(self._directory / RESULTS, document)
+
+
+def _comparison(directory: Path) -> str:
+    from ringwide.experiment.report import tables, writing
+    from ringwide.experiment.report.reading import read
+    from ringwide.experiment.report.table import text
+
+    return text(tables.comparison(writing.all_runs([read(directory)])))
 
 
 def _values_by_key(variants: Sequence[Variant]) -> dict[str, list[Any]]:

@@ -55,7 +55,7 @@ async def run_variant(launch: Launch, variant: Variant, directory: Path) -> Outc
         try:
             ending = await _watched(launch, board, recorder, out)
             outcome = _outcome(board, ending)
-            _tell(board, ending, out)
+            _tell(board, ending, outcome, out)
         except NodeFailed as error:
             outcome = Outcome("failed", error.reason, error)
         except RingwideError as error:
@@ -122,8 +122,8 @@ def _missing(board: Board) -> list[int]:
     return sorted(set(range(board.nodes)) - set(board.results))
 
 
-def _tell(board: Board, ending: Ending, out: TextIO) -> None:
-    if ending.signal:
+def _tell(board: Board, ending: Ending, outcome: Outcome, out: TextIO) -> None:
+    if outcome.status == "stopped":  # a signal may also come when all is done
         print(f"stopped by {name_of_signal(ending.signal)} after step {board.step}", file=out)
     if ending.trouble:
         print(f"ringwide: warning: {ending.trouble}", file=sys.stderr)
