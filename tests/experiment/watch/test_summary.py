@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from experiment.told import result
@@ -29,6 +31,13 @@ def test_totals_are_one_line() -> None:
         " 400 MB of memory, 300 MB of it for torch"
     )
     assert "accuracy" not in totals({0: result(test_accuracy=None)})
+
+
+@pytest.mark.parametrize("loss", [0.0, math.nan])
+def test_without_a_step_there_is_no_loss(loss: float) -> None:
+    done = {0: result(steps=0, batches=0, samples=0, loss=loss)}
+    assert " loss –, test loss 0.5000" in totals(done)
+    assert table(done).splitlines()[1].split()[2] == "–"
 
 
 def test_equal_parameters_are_said_to_be_equal() -> None:

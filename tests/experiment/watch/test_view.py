@@ -6,7 +6,7 @@ import pytest
 
 from experiment.told import Terminal, config, plan, progress, step
 from ringwide.experiment.watch.board import Board
-from ringwide.experiment.watch.view import LINE_EVERY_SECONDS, Lines, Silent, view_for
+from ringwide.experiment.watch.view import LINE_EVERY_SECONDS, Lines, Silent, view_for, waiting
 
 
 def board(**keys: Any) -> Board:
@@ -60,6 +60,11 @@ def test_starting_and_the_plan_are_told_once() -> None:
     assert out.getvalue().splitlines()[1:] == [
         "10 parameters, 40.0 B of gradients in 1 bucket; 100 samples, 5 steps an epoch"
     ]
+
+
+@pytest.mark.parametrize(("nodes", "told"), [(1, "1 node to start"), (2, "1 other node"), (3, "2 other nodes")])
+def test_a_lone_node_waits_for_the_others(nodes: int, told: str) -> None:
+    assert waiting(Board(config(nodes=nodes), nodes=1)) == f"waiting for {told}"
 
 
 @pytest.mark.parametrize(("logging", "told"), [("normal", []), ("verbose", ["  node 0", "  node 1"])])

@@ -31,7 +31,7 @@ def totals(results: Mapping[int, Result]) -> str:
     found = figures.totals(results)
     return (
         f"in all: {units.count(found['batches'])} batches, {units.number(found['batches_per_second'])} batches/s,"
-        f" {units.speed(found['throughput'])} sent, loss {found['loss']:.4f},"
+        f" {units.speed(found['throughput'])} sent, loss {_loss(found['loss'], found['samples'])},"
         f" test loss {found['test_loss']:.4f}{_accuracy_in_all(found['test_accuracy'])}, {_memory(found)}"
     )
 
@@ -60,7 +60,7 @@ def _cells(rank: int, result: Result) -> tuple[str, ...]:
     return (
         str(rank),
         units.count(result.batches),
-        f"{result.loss:.4f}",
+        _loss(result.loss, result.samples),
         units.share(result.test_accuracy),
         units.number(result.batches_per_second),
         units.duration(result.network_seconds),
@@ -68,6 +68,11 @@ def _cells(rank: int, result: Result) -> tuple[str, ...]:
         units.size(result.bytes_sent),
         units.size(result.memory_bytes),
     )
+
+
+def _loss(loss: float, samples: int) -> str:
+    """Without a sample there is none: a finished run that is resumed has no step to make."""
+    return f"{loss:.4f}" if samples else units.MISSING
 
 
 def _codec_cells(result: Result) -> tuple[str, ...]:

@@ -85,6 +85,9 @@ def view_for(board: Board, out: TextIO) -> View:
 
 
 def waiting(board: Board) -> str:
+    others = board.config.nodes - board.nodes
+    if others:  # started by somebody else, somewhere else
+        return f"waiting for {others} other node{'s' if others > 1 else ''}"
     return f"waiting for {board.nodes} node{'s' if board.nodes > 1 else ''} to start"
 
 
