@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
 from ringwide.training.course import Course, Position
 from ringwide.training.data.shares import Share
@@ -71,3 +72,19 @@ def test_it_ends_with_whatever_comes_first(settings: dict[str, Any], last: int |
 
 def test_beyond_its_end_there_is_nothing() -> None:
     assert listed(course(steps=3), Position(step=5, epoch=1, step_in_epoch=1)) == []
+
+
+def test_the_smaller_step_is_left_out_of_every_epoch_if_asked() -> None:
+    each = course(23, epochs=2, drop_last=True)  # steps of 6: 5 samples are left
+    assert (each.steps_per_epoch, each.last_step) == (3, 6)
+    reached = listed(each, Position())
+    assert [(at.epoch, at.step_in_epoch, total) for at, _, total in reached] == [
+        (epoch, step, 6) for epoch in range(2) for step in (1, 2, 3)
+    ]
+    assert {len(batch) for _, batches, _ in reached for batch in batches} == {3}
+    assert listed(each, Position(4, 1, 1)) == reached[4:]
+
+
+def test_without_a_whole_step_nothing_can_be_left_out() -> None:
+    with pytest.raises(ConfigError, match=r"drop_last: true: a whole step needs 24 samples .* but there are 23"):
+        course(23, accumulate_batches=4, drop_last=True)

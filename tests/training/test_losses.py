@@ -81,6 +81,7 @@ def test_a_setting_chooses_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "def good(outputs, targets): return (outputs - targets).abs().sum()\n"
         "def many(outputs, targets): return outputs - targets\n"
         "def wrong(outputs, targets): return outputs @ targets\n"
+        "def cut(outputs, targets): return (outputs - targets).detach().sum()\n"
     )
     assert loss_function(TrainingConfig()) is cross_entropy
     assert loss_function(TrainingConfig(loss="mse")) is mse
@@ -89,3 +90,5 @@ def test_a_setting_chooses_the_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         loss_function(TrainingConfig(loss="my_losses:many"))(torch.ones(2, 3), torch.zeros(2, 3))
     with pytest.raises(ConfigError, match=r"'my_losses:wrong': RuntimeError: .* \(my_losses.py, line 3\)"):
         loss_function(TrainingConfig(loss="my_losses:wrong"))(torch.ones(2, 3), torch.zeros(2, 3))
+    with pytest.raises(ConfigError, match=r"'my_losses:cut': returned a tensor without gradients"):
+        loss_function(TrainingConfig(loss="my_losses:cut"))(torch.ones(2, 3, requires_grad=True), torch.zeros(2, 3))

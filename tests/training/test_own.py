@@ -113,3 +113,10 @@ def test_a_config_error_of_the_function_itself_is_passed_on() -> None:
         raise ConfigError("not so")
 
     assert complaint(guarded(refuse, "training.loss")) == "not so"
+
+
+def test_a_function_that_ends_the_process_is_told_with_its_place(write: Write) -> None:
+    write("leaves.py", "import sys\n\ndef data():\n    sys.exit('enough')")
+    assert complaint(lambda: call("leaves:data", "training.data", {})) == (
+        "training.data: 'leaves:data': SystemExit: enough (leaves.py, line 4)"
+    )

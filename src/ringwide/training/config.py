@@ -87,6 +87,11 @@ class TrainingConfig(BaseModel):
     accumulate_batches: int = Field(
         default=1, ge=1, le=10_000, description="Batches whose gradients a node adds up before they travel: one step."
     )
+    drop_last: bool = Field(
+        default=False,
+        description="Leave out the last, smaller step of an epoch, in which a node may have one sample or none: for"
+        " models with batch normalisation.",
+    )
     optimizer: Literal["sgd", "adam", "adamw"] = Field(default="sgd", description="How gradients become steps.")
     learning_rate: float = Field(default=0.1, gt=0, le=100, allow_inf_nan=False, description="The size of a step.")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="sgd: how much of the last step is kept.")

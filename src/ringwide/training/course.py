@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
 from ringwide.training.data.shares import Share, shares, steps_per_epoch
 
@@ -20,8 +21,18 @@ class Course:
     def __init__(self, config: TrainingConfig, *, samples: int, rank: int, size: int) -> None:
         self._config, self._samples, self._rank, self._size = config, samples, rank, size
         self.steps_per_epoch = steps_per_epoch(
-            samples, batch_size=config.batch_size, accumulate_batches=config.accumulate_batches, size=size
+            samples,
+            batch_size=config.batch_size,
+            accumulate_batches=config.accumulate_batches,
+            size=size,
+            drop_last=config.drop_last,
         )
+        if not self.steps_per_epoch:
+            needed = config.batch_size * config.accumulate_batches * size
+            raise ConfigError(
+                f"training.drop_last: true: a whole step needs {needed} samples (batch_size x accumulate_batches x"
+                f" nodes), but there are {samples}; make the batches smaller"
+            )
         self.last_step = _last_step(config, self.steps_per_epoch)
 
     def after(self, start: Position) -> Iterator[tuple[Position, Share]]:
@@ -45,6 +56,7 @@ class Course:
             seed=self._config.seed,
             epoch=epoch,
             first=first,
+            drop_last=self._config.drop_last,
         )
 
 

@@ -13,6 +13,7 @@ from ringwide.training.data.samples import Data
 from ringwide.training.data.shares import Share
 from ringwide.training.flat import flatten
 from ringwide.training.losses import correct, loss_function
+from ringwide.training.models.own import forward_of
 from ringwide.training.optimizer import make_optimizer
 
 EVALUATED_TOGETHER = 256
@@ -25,7 +26,7 @@ class Learner:
         self.optimizer = make_optimizer(
             config, [bucket.parameters for bucket in self.buckets], [bucket.gradients for bucket in self.buckets]
         )
-        self._loss = loss_function(config)
+        self._forward, self._loss = forward_of(config, model), loss_function(config)
 
     def backward(self, share: Share, on_last_batch: Callable[[], None]) -> float:
         """Leave gradients whose mean over the ranks is that of the whole step. Returns the summed loss of the share.
@@ -41,7 +42,7 @@ class Learner:
             if index == len(share.batches):
                 on_last_batch()
             inputs, targets = self.data.train.batch(batch)
-            loss = self._loss(self.model(inputs), targets)
+            loss = self._loss(self._forward(inputs), targets)
             # Losses are means, shares may differ in length, and the ring takes a plain mean: so that every sample
             # weighs the same. Most shares are equal, and a product takes as long as a small layer.
             weight = len(batch) * self._size / share.total
@@ -59,7 +60,7 @@ class Learner:
                 if not len(indexes):
                     continue
                 inputs, targets = self.data.test.batch(indexes)
-                outputs = self.model(inputs)
+                outputs = self._forward(inputs)
                 losses += self._loss(outputs, targets).item() * len(indexes)
                 hits = correct(outputs, targets)
                 right, judged = right + (hits or 0.0), judged + (len(indexes) if hits is not None else 0)

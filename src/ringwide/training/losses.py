@@ -38,6 +38,8 @@ def _own(path: str) -> Loss:
             raise ConfigError(
                 f"{where}: {given_instead}; it should return the mean over samples, a tensor of one number"
             )
+        if outputs.requires_grad and not given.requires_grad:
+            raise ConfigError(f"{where}: returned a tensor without gradients; look for detach, no_grad or numpy in it")
         return given
 
     return loss

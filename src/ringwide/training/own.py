@@ -46,7 +46,7 @@ def guarded(function: Function, where: str) -> Function:
             return function(*values, **options)
         except RingwideError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # whoever calls sys.exit() would end the node in silence
             raise ConfigError(f"{where}: {_told(error)}") from error
 
     return call_it

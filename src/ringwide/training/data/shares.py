@@ -3,7 +3,8 @@
 Every epoch all ranks shuffle the same way and cut the order into steps of `size * batch_size * accumulate_batches`
 samples; each rank takes its slice of every step. So no sample is seen twice in an epoch, and all ranks make the same
 number of steps. The last step is smaller and its slices may differ by one, or be empty: a share therefore knows how
-many samples the whole step has, so that each sample can be given the same weight.
+many samples the whole step has, so that each sample can be given the same weight. Or it is left out (`drop_last`), and
+what it would have had comes elsewhere in the order of the next epoch.
 """
 
 from collections.abc import Iterator
@@ -24,8 +25,11 @@ class Share:
     samples: int  # of this rank
 
 
-def steps_per_epoch(samples: int, *, batch_size: int, accumulate_batches: int, size: int) -> int:
-    return ceil(samples / (batch_size * accumulate_batches * size))
+def steps_per_epoch(
+    samples: int, *, batch_size: int, accumulate_batches: int, size: int, drop_last: bool = False
+) -> int:
+    per_step = batch_size * accumulate_batches * size
+    return samples // per_step if drop_last else ceil(samples / per_step)
 
 
 def shares(
@@ -38,11 +42,13 @@ def shares(
     seed: int,
     epoch: int,
     first: int = 0,
+    drop_last: bool = False,
 ) -> Iterator[Share]:
     """What this rank computes in each step of the epoch, from step `first` on."""
     order = shuffled(samples, seed, epoch)
     per_step = batch_size * accumulate_batches * size
-    for start in range(first * per_step, samples, per_step):
+    taken = samples // per_step * per_step if drop_last else samples
+    for start in range(first * per_step, taken, per_step):
         total = min(per_step, samples - start)
         begin, end = start + rank * total // size, start + (rank + 1) * total // size
         yield Share(_cut(order, begin, end, batch_size), total, end - begin)
