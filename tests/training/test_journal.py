@@ -1,24 +1,21 @@
-from dataclasses import dataclass
+import math
 from typing import Any
 
 import pytest
+from in_memory_ring import CodecTally, Link, Statistics
 
 from ringwide.training.journal import Journal
 from ringwide.training.progress import Progress, Step
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    bytes_sent: int
-    bytes_received: int
+from ringwide.training.traffic import Traffic
 
 
 class Wire:
     def __init__(self) -> None:
-        self.sent, self.received = 1000, 500
+        self.sent, self.received, self.raw, self.wire, self.codec_seconds = 1000, 500, 4000, 1000, 3.0
 
-    def __call__(self) -> Traffic:
-        return Traffic(self.sent, self.received)
+    def __call__(self) -> Statistics:
+        link = Link((CodecTally(self.raw, self.wire),))
+        return Statistics(self.sent, self.received, self.codec_seconds, (link,))
 
 
 def step(number: int, *, epoch: int = 0, loss: float = 1.0, samples: int = 4) -> Step:
@@ -65,12 +62,24 @@ def test_what_was_done_is_summed_and_only_what_training_sent_counts(told: list[A
     journal.enter(step(2, samples=5), batches=1)
     wire.sent, wire.received = 1700, 900
     assert (journal.steps, journal.batches, journal.samples) == (2, 3, 13)
-    assert journal.traffic() == (700, 400)
+    assert journal.traffic() == Traffic(bytes_sent=700, bytes_received=400)
+
+
+def test_the_codecs_work_before_training_and_in_its_rests_does_not_count(told: list[Any]) -> None:
+    wire = Wire()
+    journal = Journal(told.append, wire)
+    assert journal.traffic().compression_ratio == 1.0
+    wire.raw, wire.wire, wire.codec_seconds = 4600, 1300, 3.5
+    with journal.resting():
+        wire.sent, wire.received, wire.raw, wire.wire, wire.codec_seconds = 5000, 5000, 9600, 6300, 9.5
+    wire.sent, wire.raw, wire.wire, wire.codec_seconds = 5100, 9700, 6350, 9.75
+    assert journal.traffic() == Traffic(100, 0, raw_bytes=700, wire_bytes=350, codec_seconds=0.75)
+    assert journal.traffic().compression_ratio == 2.0
 
 
 def test_the_loss_is_the_mean_over_the_samples_of_the_last_steps(told: list[Any]) -> None:
     journal = Journal(told.append, Wire())
-    assert journal.loss == 0
+    assert math.isnan(journal.loss)
     journal.enter(step(1, loss=9.0), batches=1)
     assert journal.loss == 9
     for number in range(2, 49):
@@ -80,3 +89,9 @@ def test_the_loss_is_the_mean_over_the_samples_of_the_last_steps(told: list[Any]
     journal.enter(step(50, loss=2.0, samples=1), batches=1)
     journal.enter(step(51, loss=0.0, samples=0), batches=1)
     assert journal.loss == pytest.approx(1.25)  # the first of them is forgotten
+
+
+def test_without_samples_there_is_no_loss(told: list[Any]) -> None:
+    journal = Journal(told.append, Wire())
+    journal.enter(step(1, loss=0.0, samples=0), batches=0)
+    assert math.isnan(journal.loss)

@@ -1,5 +1,6 @@
 import asyncio
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,39 @@ async def test_every_step_is_told_once_and_time_is_the_clocks() -> None:
     assert (result.steps, result.batches, result.epochs, result.samples) == (4, 4, 2.0, 2876)
     assert result.loss == pytest.approx(sum(step.loss * step.samples for step in steps) / 2876)
     assert steps[-1].seconds < result.seconds < 0.1
-    assert result.bytes_sent == 1000 * (ring.calls.count("gradients 0") + ring.calls.count("max") + 2)
+    assert result.bytes_sent == 1000 * (ring.calls.count("gradients 0") + ring.calls.count("max"))
+
+
+async def test_only_what_training_sends_and_encodes_is_counted(tmp_path: Path) -> None:
+    config = TrainingConfig(hidden_sizes=(), batch_size=720, steps=8, evaluate_every_steps=2)
+    ring = Meeting(1).ring(0)
+    result = await train(ring, config, ignore, checkpoints=Checkpoints(tmp_path, every_steps=3, keep=1))
+    beats = ring.calls.count("max")
+    assert result.bytes_sent == 1000 * (8 + beats)
+    assert result.compression_ratio == (4 * 8 + beats) / (8 + beats)
+    assert result.codec_seconds == 0.5 * 8 + 100 * beats
+
+
+async def test_what_was_evaluated_after_the_last_step_is_not_evaluated_again() -> None:
+    told: list[Any] = []
+    config = TrainingConfig(hidden_sizes=(), batch_size=720, steps=4, evaluate_every_steps=2)
+    result = await train(Meeting(1).ring(0), config, told.append)
+    evaluations = [message for message in told if isinstance(message, Evaluation)]
+    assert [evaluation.step for evaluation in evaluations] == [2, 4]
+    assert (result.test_loss, result.test_accuracy) == (evaluations[-1].loss, evaluations[-1].accuracy)
+
+
+async def test_a_rank_without_samples_has_no_batches_and_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "one_sample.py").write_text(
+        "import torch\ndef data(): return [(torch.ones(1, 3), torch.ones(1, dtype=torch.int64)) for _ in range(2)]\n"
+    )
+    config = TrainingConfig(model="linear", data="one_sample:data", batch_size=1, steps=3)
+    results = await trained(2, config)
+    assert sorted(result.batches for result in results) == [0, 3]
+    assert [math.isnan(result.loss) for result in results] == [not result.batches for result in results]
 
 
 async def test_accumulated_batches_are_counted() -> None:

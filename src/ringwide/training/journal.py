@@ -1,25 +1,21 @@
 """What this rank has done: steps wait here until somebody is told of them, and are summed up for the end."""
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import nan
+from typing import Any
 
 from ringwide.training.progress import Progress, Step
+from ringwide.training.traffic import Statistics, Traffic, traffic_of
 
 RECENT_STEPS = 50
 
 
-class Traffic(Protocol):
-    @property
-    def bytes_sent(self) -> int: ...
-    @property
-    def bytes_received(self) -> int: ...
-
-
 class Journal:
-    def __init__(self, tell: Callable[[Any], None], traffic: Callable[[], Traffic]) -> None:
-        self._tell, self._traffic = tell, traffic
-        self._before = traffic()
+    def __init__(self, tell: Callable[[Any], None], statistics: Callable[[], Statistics]) -> None:
+        self._tell, self._statistics = tell, statistics
+        self._not_training = traffic_of(statistics())  # what was sent before it, or while it rested
         self._untold: list[Step] = []
         self._recent: deque[Step] = deque(maxlen=RECENT_STEPS)
         self.steps = self.batches = self.samples = 0
@@ -33,16 +29,26 @@ class Journal:
 
     @property
     def loss(self) -> float:
-        """The mean over this rank's samples of its last steps: one batch alone says little, an epoch is long ago."""
+        """The mean over this rank's samples of its last steps: one batch alone says little, an epoch is long ago.
+        NaN if it had no samples."""
         samples = sum(step.samples for step in self._recent)
-        return sum(step.loss * step.samples for step in self._recent) / max(samples, 1)
+        return sum(step.loss * step.samples for step in self._recent) / samples if samples else nan
 
-    def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received since training began."""
-        now = self._traffic()
-        return now.bytes_sent - self._before.bytes_sent, now.bytes_received - self._before.bytes_received
+    def traffic(self) -> Traffic:
+        """Of training alone."""
+        return traffic_of(self._statistics()) - self._not_training
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """What is sent meanwhile is not of training."""
+        before = self.traffic()
+        try:
+            yield
+        finally:
+            self._not_training = traffic_of(self._statistics()) - before
 
     def tell(self) -> None:
         if self._untold:
-            self._tell(Progress(tuple(self._untold), *self.traffic()))
+            traffic = self.traffic()
+            self._tell(Progress(tuple(self._untold), traffic.bytes_sent, traffic.bytes_received))
             self._untold.clear()

@@ -30,19 +30,9 @@ from ringwide.training.schedule import learning_rate_at
 from ringwide.training.stop import StopRequest
 from ringwide.training.stopwatch import Stopwatch
 from ringwide.training.terms import Terms, terms_of
+from ringwide.training.traffic import Statistics, Traffic
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
-
-
-class Statistics(Protocol):
-    @property
-    def bytes_sent(self) -> int: ...
-    @property
-    def bytes_received(self) -> int: ...
-    @property
-    def compression_ratio(self) -> float: ...
-    @property
-    def codec_seconds(self) -> float: ...
 
 
 class Ring(Protocol):
@@ -123,6 +113,7 @@ class Training:
         self._ring, self._config, self._learner, self._tell = ring, config, learner, tell
         self._course, self._terms = course, terms
         self._first_step, self._position = start.step + 1, start
+        self._evaluated: Evaluation | None = None
         self._overlaps = len(learner.buckets) > 1 if config.overlap == "auto" else config.overlap
         self.exchange: Exchange = (Overlapped if self._overlaps else Plain)(ring, learner.buckets)
         self._journal = Journal(tell, ring.statistics)
@@ -158,15 +149,17 @@ class Training:
                 if self._pulse.is_due(position.step) and await self._beat():
                     break
                 if checkpoints is not None and checkpoints.is_due(position.step):
-                    with self._watch.resting():
+                    with self._watch.resting(), self._journal.resting():
                         await self._save(checkpoints)
                 if every is not None and position.step % every == 0:
-                    with self._watch.resting():
+                    with self._watch.resting(), self._journal.resting():
                         await self._evaluate()
         self._journal.tell()
+        traffic = self._journal.traffic()  # now: what follows is not training, and its time does not count either
         if checkpoints is not None:
             await self._save(checkpoints)
-        return self._result(await self._evaluate())
+        last = self._evaluated
+        return self._result(traffic, last if last and last.step == self._position.step else await self._evaluate())
 
     async def _step(self, position: Position, share: Share) -> None:
         network, hidden = self.exchange.network_seconds, self.exchange.hidden_seconds
@@ -184,7 +177,7 @@ class Training:
             network_seconds=self.exchange.network_seconds - network,
             hidden_seconds=self.exchange.hidden_seconds - hidden,
         )
-        self._journal.enter(step, batches=len(share.batches))
+        self._journal.enter(step, batches=len(share.batches) if share.samples else 0)
 
     async def _beat(self) -> bool:
         self._journal.tell()
@@ -195,12 +188,11 @@ class Training:
 
     async def _evaluate(self) -> Evaluation:
         loss, accuracy = await evaluate(self._ring, self._learner)
-        evaluation = Evaluation(self._position.step, self._watch.seconds, loss, accuracy)
-        self._tell(evaluation)
-        return evaluation
+        self._evaluated = Evaluation(self._position.step, self._watch.seconds, loss, accuracy)
+        self._tell(self._evaluated)
+        return self._evaluated
 
-    def _result(self, last: Evaluation) -> Result:
-        statistics, (sent, received) = self._ring.statistics(), self._journal.traffic()
+    def _result(self, traffic: Traffic, last: Evaluation) -> Result:
         return Result(
             steps=self._journal.steps,
             batches=self._journal.batches,
@@ -212,10 +204,10 @@ class Training:
             seconds=self._watch.seconds,
             network_seconds=self.exchange.network_seconds,
             hidden_seconds=self.exchange.hidden_seconds,
-            bytes_sent=sent,
-            bytes_received=received,
+            bytes_sent=traffic.bytes_sent,
+            bytes_received=traffic.bytes_received,
             fingerprint=self._learner.fingerprint(),
-            compression_ratio=statistics.compression_ratio,
-            codec_seconds=statistics.codec_seconds,
+            compression_ratio=traffic.compression_ratio,
+            codec_seconds=traffic.codec_seconds,
             stopped_by=self._pulse.signal,
         )

@@ -60,13 +60,13 @@ class Result:
     batches: int  # this rank's
     epochs: float  # passes over the samples, with those before a checkpoint
     samples: int  # this rank's
-    loss: float  # mean over this rank's samples of its last 50 steps
+    loss: float  # mean over this rank's samples of its last 50 steps; NaN: it had none
     test_loss: float
     test_accuracy: float | None
     seconds: float  # of training, without starting and evaluating
     network_seconds: float
     hidden_seconds: float
-    bytes_sent: int
+    bytes_sent: int  # in these seconds, as bytes received, ratio and codec's time are
     bytes_received: int
     fingerprint: str
     compression_ratio: float = 1.0  # how many raw bytes became one that was sent
