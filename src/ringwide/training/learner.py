@@ -45,10 +45,11 @@ class Learner:
             loss = self._loss(self._forward(inputs), targets)
             # Losses are means, shares may differ in length, and the ring takes a plain mean: so that every sample
             # weighs the same. Most shares are equal, and a product takes as long as a small layer.
-            weight = len(batch) * self._size / share.total
+            count = batch.numel()
+            weight = count * self._size / share.total
             # Not `loss.backward(weight)`: with an argument it imports sympy, half a second of every node's start.
             (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
-            summed += loss.item() * len(batch)
+            summed += loss.item() * count
         return summed
 
     @torch.no_grad()
