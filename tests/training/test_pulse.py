@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from in_memory_ring import InMemoryRing, Meeting
 
-from ringwide.training.pulse import BEAT_SECONDS, Pulse
+from ringwide.training.pulse import BEAT_SECONDS, MOST_STEPS, Pulse
 from ringwide.training.stop import StopRequest
 
 FAR = 3000
@@ -95,28 +95,36 @@ async def test_steps_that_are_long_are_followed_each_by_a_beat() -> None:
 
 async def test_steps_that_are_short_are_asked_after_a_few_times_a_second() -> None:
     runner = alone()
-    await runner.run(BEAT_SECONDS / 100)
-    assert runner.beats[:8] == [1, 3, 7, 15, 31, 63, 127, 226]
-    between = {later - earlier for earlier, later in zip(runner.beats[8:], runner.beats[9:], strict=False)}
-    assert between <= {99, 100}  # what fits, rounded down
+    await runner.run(BEAT_SECONDS / 20)
+    assert runner.beats[:6] == [1, 3, 7, 15, 31, 50]
+    between = {later - earlier for earlier, later in zip(runner.beats[6:], runner.beats[7:], strict=False)}
+    assert between <= {19, 20}  # what fits, rounded down
+
+
+@pytest.mark.parametrize("signal_at", [500, 501, 512, 524])
+async def test_a_model_that_turns_slow_stops_after_a_bounded_number_of_steps(signal_at: int) -> None:
+    runner = alone(signal_at=signal_at)
+    quick, slow = [0.001] * 500, [1.0] * FAR
+    last = await runner.run(*quick, *slow)
+    assert signal_at <= last < signal_at + MOST_STEPS
 
 
 async def test_the_interval_shrinks_when_steps_get_longer_and_grows_again() -> None:
     runner = alone()
-    slow, quick = [BEAT_SECONDS] * 500, [BEAT_SECONDS / 50] * 500
+    slow, quick = [BEAT_SECONDS] * 500, [BEAT_SECONDS / 20] * 500
     await runner.run(*quick, *slow)
     intervals = {
         step: later - step for step, later in zip(runner.beats, runner.beats[1:], strict=False) if step < 2 * FAR
     }
-    assert max(length for step, length in intervals.items() if 200 < step < 440) >= 49
+    assert max(length for step, length in intervals.items() if 200 < step < 440) >= 19
     assert {length for step, length in intervals.items() if 600 < step < 990} == {1}
-    assert max(length for step, length in intervals.items() if 1200 < step < 1440) >= 49
+    assert max(length for step, length in intervals.items() if 1200 < step < 1440) >= 19
 
 
-async def test_a_clock_that_stands_still_is_asked_ever_less() -> None:
+async def test_a_clock_that_stands_still_is_asked_less_up_to_the_bound() -> None:
     runner = alone(limit=1.0)
     assert await runner.run(0.0) == 0
-    assert runner.beats == [1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 2047]
+    assert runner.beats == [1, 3, 7, 15, *range(31, FAR + 1, MOST_STEPS)]
 
 
 @pytest.mark.parametrize("first_step", [1, 500])

@@ -3,6 +3,10 @@
 So they ask each other: the longest time anyone has trained, the highest number of a signal anyone has heard. To ask
 after every step would double the collectives of a small model; so it is done a few times a second, after steps that
 all ranks know from the answers, which are the same everywhere.
+
+How fast the next steps are can only be guessed from the last ones. So that a model that turns slow still stops, they
+ask at the latest after MOST_STEPS, whatever the speed was: that many steps may pass between a signal and the end. Up to
+250 steps a second the bound changes nothing, as no more fit into a moment; above it one collective in 26 is a question.
 """
 
 from collections.abc import Callable
@@ -15,6 +19,7 @@ from ringwide.training.stop import StopRequest
 
 BEAT_SECONDS = 0.1
 FASTEST_GROWTH = 2
+MOST_STEPS = 25
 
 
 class Compares(Protocol):
@@ -59,7 +64,8 @@ class Pulse:
 def _interval(last: Beat, now: Beat, limit: float | None) -> int:
     """How many steps the next beat is away: what fits into a moment, and not past the end."""
     steps, seconds = now.step - last.step, now.seconds - last.seconds
+    most = min(steps * FASTEST_GROWTH, MOST_STEPS)
     if seconds <= 0:
-        return steps * FASTEST_GROWTH
+        return most
     moment = BEAT_SECONDS if limit is None else min(BEAT_SECONDS, limit - now.seconds)
-    return max(1, int(min(moment * steps / seconds, steps * FASTEST_GROWTH)))
+    return max(1, int(min(moment * steps / seconds, most)))
