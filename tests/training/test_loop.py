@@ -52,11 +52,12 @@ async def parameters_after(size: int, config: TrainingConfig, directory: Path) -
         {"model": "mlp", "hidden_sizes": (32,), "schedule": "cosine", "warmup_steps": 5},
         {"model": "cnn", "channels": (4, 8), "weight_decay": 0.001},
         {"model": "mlp", "hidden_sizes": (32, 32), "bucket_bytes": 2048, "overlap": True, "accumulate_batches": 2},
+        {"model": "transformer", "data": "stdlib", "width": 16, "layers": 1, "context": 16, "text_bytes": 60_000},
     ],
     ids=lambda settings: f"{settings['model']}-{len(settings)}",
 )
 async def test_n_nodes_with_batch_b_follow_one_with_batch_n_times_b(tmp_path: Path, settings: dict[str, Any]) -> None:
-    # 1,438 samples in steps of 240 (or 480) and 2,560 in steps of 240: the last of an epoch is uneven for 3 nodes.
+    # 1,438, 2,560 or 3,562 samples in steps of 240 (or 480): the last of an epoch is uneven for 3 nodes.
     config = TrainingConfig(**{"learning_rate": 0.05, **settings, "batch_size": 80, "steps": 60})
     alone = config.model_copy(update={"batch_size": 240})
     ours = await parameters_after(3, config, tmp_path / "three")
