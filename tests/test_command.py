@@ -1,4 +1,7 @@
+import errno
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -26,6 +29,21 @@ def test_an_error_of_ours_is_one_line_and_its_code(capsys: pytest.CaptureFixture
 def test_an_interrupt_is_130_and_silent(capsys: pytest.CaptureFixture[str]) -> None:
     assert finish(lambda: raising(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("words", [["config", "settings"], ["config", "keys"]])
+def test_output_that_cannot_be_written_is_one_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "ringwide", *words]
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    error = "ringwide: error: the output cannot be written: No space left on device\n"
+    assert (ran.returncode, ran.stderr) == (1, error)
+
+
+def test_another_error_of_the_system_keeps_its_traceback() -> None:
+    with pytest.raises(ConnectionResetError):
+        finish(lambda: raising(ConnectionResetError(errno.ECONNRESET, "reset")))
 
 
 def test_a_bug_keeps_its_traceback() -> None:

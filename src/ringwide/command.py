@@ -1,8 +1,10 @@
 """How every command begins and ends: where its warnings go, what its errors look like, with which code it exits.
 
-Exit codes: 0 well, 1 a wrong number, 2 to 7 as in `ringwide.errors`, 128 + n ended by signal n.
+Exit codes: 0 well, 1 a wrong number or output that cannot be written, 2 to 7 as in `ringwide.errors`, 128 + n ended by
+signal n.
 """
 
+import errno
 import logging
 import os
 import signal
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 ENDED_BY_SIGNAL = 128
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 CHOICES = "ringwide.collective"  # tells what `codec: auto` chooses, and why
 
 
@@ -28,10 +31,23 @@ def finish(command: Callable[[], int]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return ENDED_BY_SIGNAL + signal.SIGINT
-    except BrokenPipeError:
-        # The reader, `head` for example, has had enough. Nothing more may be written, not even while exiting.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader, `head` for example, has had enough
         return ENDED_BY_SIGNAL + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        print(f"ringwide: error: {error.filename or 'the output'} cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+    finally:
+        _drop_what_cannot_be_written()
+
+
+def _drop_what_cannot_be_written() -> None:
+    """Python would try once more while exiting, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
