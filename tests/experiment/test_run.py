@@ -1,7 +1,10 @@
 """The launcher, with nodes that only say what they are told to say."""
 
+import errno
+import gc
 import io
 import json
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -153,6 +156,16 @@ def test_all_nodes_cannot_listen_in_one_place(run: Run, dry_run: bool) -> None:
     assert run.variants == []
 
 
+@pytest.mark.parametrize("logging", ["silent", "normal"])
+def test_a_loss_that_is_not_finite_is_a_warning(run: Run, logging: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def diverging(rank: int, directory: Path) -> str:
+        empty = step(1, loss=math.nan, samples=0)
+        return says(plan(), progress(empty, step(3 - rank, loss=math.inf), step(4, loss=math.nan)), result())
+
+    assert run(diverging, f"logging: {logging}\n") == 0
+    assert capsys.readouterr().err == "ringwide: warning: the loss is not finite, first in step 2\n"
+
+
 def test_what_nodes_remark_is_passed_on(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     def chatty(rank: int, directory: Path) -> str:
         return "import sys; print('warning', file=sys.stderr)\n" + well(rank, directory)
@@ -222,6 +235,44 @@ def test_when_nobody_reads_the_nodes_are_ended_and_the_report_is_written(run: Ru
     with pytest.raises(BrokenPipeError):
         run(stoppable, out=Closed())
     assert (run.results()["status"], run.results()["reason"]) == ("stopped", launch.UNREAD)
+
+
+class Full(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_output_that_cannot_be_written_ends_the_run_with_a_report(run: Run) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        run(stoppable, out=Full())
+    reason = "its output cannot be written: No space left on device"
+    assert (run.results()["status"], run.results()["reason"]) == ("failed", reason)
+    assert (run.made / "report.md").exists()
+
+
+@pytest.mark.parametrize("text", ["", "sweep: {ring.lanes: [1]}\n"])
+def test_a_full_disk_is_one_error_and_leaves_a_report(
+    run: Run, text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = launch.Recorder.__init__
+
+    def on_a_full_disk(recorder: launch.Recorder, directory: Path, *given: Any, **named: Any) -> None:
+        opened(recorder, directory, *given, **named)
+        recorder._metrics.close()
+        recorder._metrics = Path("/dev/full").open("w")  # noqa: SIM115
+
+    def talkative(rank: int, directory: Path) -> str:
+        """More than is kept in memory, from both."""
+        return says(BEGUN[0], *[progress(*map(step, range(1, 500)))] * 4) + "import signal; signal.pause()"
+
+    monkeypatch.setattr(launch.Recorder, "__init__", on_a_full_disk)
+    with pytest.raises(RingwideError, match=r"metrics\.jsonl: cannot be written: No space left on device"):
+        run(talkative, text)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+    assert run.results()["status"] == "failed"
+    assert "No space left on device" in run.results()["reason"]
+    assert (run.made / "report.md").exists()
 
 
 def test_a_sweep_runs_its_variants_one_after_the_other(run: Run) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from ringwide.errors import ConfigError
+from ringwide.errors import ConfigError, RingwideError
 from ringwide.experiment.file.variants import Variant, load_variants
 from ringwide.experiment.fleet.launch import Launch, Outcome, run_variant
 from ringwide.experiment.fleet.process import name_of_signal
@@ -92,9 +92,12 @@ class _Sweep:
     def finish(self, outcome: Outcome, out: TextIO) -> Outcome:
         from ringwide.experiment.report import write_report
 
-        self._write(outcome.status, outcome.reason)
-        report = write_report(self._directory)
-        if not self._silent and not isinstance(outcome.error, BrokenPipeError):
+        try:
+            self._write(outcome.status, outcome.reason)
+            report = write_report(self._directory)
+        except (OSError, RingwideError) as error:
+            return outcome if outcome.error else Outcome("failed", str(error), error)
+        if not self._silent and not isinstance(outcome.error, OSError):
             print(_comparison(self._directory), f"report of all variants: {report}", sep="\n", file=out, flush=True)
         return outcome
 

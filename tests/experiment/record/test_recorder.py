@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -7,9 +8,17 @@ from typing import Any
 
 import pytest
 
-from experiment.told import config, plan, progress, result, step
+from experiment.told import config, plan, progress, result, step, steps
 from ringwide.errors import ConfigError, RingwideError
-from ringwide.experiment.record.recorder import FLUSH_EVERY_SECONDS, UNFINISHED, Recorder, directory_for, new_directory
+from ringwide.experiment.record.recorder import (
+    FLUSH_EVERY_SECONDS,
+    ROOM_BYTES,
+    UNFINISHED,
+    Recorder,
+    Status,
+    directory_for,
+    new_directory,
+)
 from ringwide.experiment.watch.board import Board
 from ringwide.training.progress import Evaluation
 
@@ -98,13 +107,17 @@ def test_every_step_and_each_evaluation_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_a_loss_that_is_no_number_is_recorded(tmp_path: Path, loss: float) -> None:
+def test_a_loss_that_is_no_number_is_null(tmp_path: Path, loss: float) -> None:
     recording = recorder(tmp_path)
-    recording.hear(0, progress(step(loss=loss)))
+    recording.hear(0, progress(step(1, loss=loss), step(2, loss=0.5)))
+    recording.hear(0, Evaluation(step=2, seconds=1.0, loss=loss, accuracy=None))
     recording.hear(0, result(loss=loss))
     recording.finish("complete")
-    assert repr(metrics_in(tmp_path)[0]["loss"]) == repr(loss)
-    assert repr(results_in(tmp_path)["nodes"][0]["loss"]) == repr(loss)
+    recorded = (tmp_path / "metrics.jsonl").read_text() + (tmp_path / "results.json").read_text()
+    assert not re.search(r"\b(nan|inf|infinity)\b", recorded, re.IGNORECASE)
+    assert [line["loss"] for line in metrics_in(tmp_path)] == [None, 0.5, None]
+    assert results_in(tmp_path)["nodes"][0]["loss"] is None
+    assert results_in(tmp_path)["totals"]["loss"] is None
 
 
 def test_metrics_are_on_disk_soon_after_they_were_heard(tmp_path: Path) -> None:
@@ -129,6 +142,50 @@ def test_results_that_cannot_be_written_leave_the_old_ones(tmp_path: Path, monke
     with pytest.raises(RingwideError, match=r"results\.json: cannot be written: No space left on device"):
         recording.finish("complete")
     assert results_in(tmp_path) == before
+
+
+@pytest.mark.parametrize(("status", "reason"), [("complete", ""), ("stopped", "SIGINT")])
+def test_metrics_that_cannot_be_written_make_a_failure_with_results_and_a_report(
+    tmp_path: Path, reported: list[Path], status: Status, reason: str
+) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    recording = recorder(tmp_path)
+    recording.hear(0, progress(step(1)))
+    lost = r"metrics\.jsonl: cannot be written: No space left on device"
+    with pytest.raises(RingwideError, match=lost):
+        recording.finish(status, reason)
+    assert results_in(tmp_path)["status"] == "failed"
+    assert re.search(lost, results_in(tmp_path)["reason"])
+    assert reported == [tmp_path]
+    recording.close()  # which says nothing twice
+
+
+def test_a_failure_that_is_known_is_not_told_again(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    recording = recorder(tmp_path)
+    recording.hear(0, progress(step(1)))
+    assert recording.finish("failed", "out of luck") == tmp_path / "report.html"
+    assert results_in(tmp_path)["reason"] == "out of luck"
+
+
+def test_a_full_disk_gets_room_for_results_from_the_last_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = recorder(tmp_path)
+    recording.hear(0, steps(range(1, 5001)))
+    recording._metrics.flush()
+    before = (tmp_path / "metrics.jsonl").stat().st_size
+
+    def close() -> None:
+        raise RingwideError("full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recording, "close", close)
+        recording.finish("failed", "full")
+    recording.close()
+    assert 0 <= before - ROOM_BYTES - (tmp_path / "metrics.jsonl").stat().st_size + 200 < 400
+    left = [line["step"] for line in metrics_in(tmp_path)]
+    assert left == list(range(1, len(left) + 1))
 
 
 def test_a_directory_that_is_gone_is_one_sentence(tmp_path: Path) -> None:

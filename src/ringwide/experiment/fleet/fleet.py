@@ -122,6 +122,9 @@ async def _end_all(nodes: Sequence[NodeProcess]) -> None:
         for node in nodes:
             node.signal(signal.SIGKILL)
     await _wait(endings, TERMINATE_SECONDS)
+    for ending in endings:
+        if ending.done() and not ending.cancelled():
+            ending.exception()  # known already, or the same as another's: asyncio need not complain
 
 
 async def _wait(endings: Collection["asyncio.Future[Exit]"], seconds: float) -> None:

@@ -62,8 +62,14 @@ async def run_variant(launch: Launch, variant: Variant, directory: Path) -> Outc
             outcome = Outcome("failed", str(error), error)
         except BrokenPipeError as error:
             outcome = Outcome("stopped", UNREAD, error)
-        report = recorder.finish(outcome.status, outcome.reason)
-    if outcome.reason != UNREAD:
+        except OSError as error:
+            outcome = Outcome("failed", f"its output cannot be written: {error.strerror}", error)
+        summary.warn_of_losses(board)
+        try:
+            report = recorder.finish(outcome.status, outcome.reason)
+        except RingwideError as error:
+            return outcome if outcome.error else Outcome("failed", str(error), error)
+    if not isinstance(outcome.error, OSError):
         print(f"report: {report}", file=out, flush=True)
     return outcome
 

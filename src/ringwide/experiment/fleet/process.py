@@ -82,8 +82,11 @@ class _Words:
     def __call__(self, line: str) -> None:
         self.last.append(line)
         if self._log is not None:
-            with self._log.open("a", encoding="utf-8") as file:
-                file.write(f"{line}\n")
+            try:
+                with self._log.open("a", encoding="utf-8") as file:
+                    file.write(f"{line}\n")
+            except OSError:  # a full disk, for example: no reason to end a node that only said something
+                self._log = None
 
 
 async def _each_line(stream: asyncio.StreamReader, then: Callable[[str], None]) -> None:

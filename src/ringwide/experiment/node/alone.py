@@ -72,6 +72,7 @@ async def _run_recorded(part: Part, variant: Variant, out: TextIO) -> int:
             recorder.finish("failed", str(error))
             raise
         result = results[part.rank]
+        summary.warn_of_losses(board)
         print(summary.table(results), summary.totals(results), equal, sep="\n", file=out)
         stopped = name_of_signal(result.stopped_by) if result.stopped_by else ""
         report = recorder.finish("stopped" if stopped else "complete", stopped)

@@ -4,10 +4,12 @@ results.json exists from the start, so that even a run whose launcher was killed
 """
 
 import json
+import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any, Literal
 
 from ringwide.errors import ConfigError, RingwideError
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.experiment.messages import Message, as_json
+from ringwide.experiment.messages import Message
 from ringwide.experiment.record import figures
 from ringwide.experiment.record.machine import machine, versions
 from ringwide.experiment.watch.board import Board
@@ -24,6 +26,8 @@ from ringwide.training.progress import Evaluation, Progress, Step
 FORMAT = 1
 FLUSH_EVERY_SECONDS = 1.0
 METRICS, RESULTS = "metrics.jsonl", "results.json"
+ROOM_BYTES = 256 * 1024  # enough for results and tables
+NOT_FINITE = re.compile(r": (?:nan|-?inf)\b")  # a float of `_line`
 UNFINISHED = "it has not ended: it still runs, or its launcher was killed"
 Status = Literal["complete", "stopped", "failed"]
 
@@ -52,10 +56,22 @@ def new_directory(config: ExperimentConfig, now: datetime) -> Path:
         return path
 
 
+def finite(value: Any) -> Any:
+    """With null for what is no finite number: JSON has no other word for it, and many readers refuse Python's."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: finite(each) for key, each in value.items()}
+        case list() | tuple():
+            return [finite(each) for each in value]
+    return value
+
+
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """All of it or nothing: who reads meanwhile, or after a crash, finds the old one."""
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    part.write_text(json.dumps(finite(document), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     part.replace(path)
 
 
@@ -87,10 +103,17 @@ class Recorder:
                 self._metrics.flush()
 
     def finish(self, status: Status, reason: str = "") -> Path:
-        """Write what is known now, and the report of it. Returns where the report is."""
+        """Write what is known now, and the report of it. Returns where the report is.
+
+        Metrics that cannot be written make it a failure, which is an error here unless it was one before.
+        """
         from ringwide.experiment.report import write_report
 
-        self.close()
+        lost = self._close_metrics()
+        if lost and status != "failed":
+            self._write_results("failed", str(lost))
+            write_report(self.directory)
+            raise lost
         self._write_results(status, reason)
         return write_report(self.directory)
 
@@ -98,12 +121,22 @@ class Recorder:
         with self._writing(METRICS):
             self._metrics.close()
 
+    def _close_metrics(self) -> RingwideError | None:
+        """Returns why some are missing, if they are."""
+        try:
+            self.close()
+        except RingwideError as error:
+            with suppress(OSError):
+                _make_room(self.directory / METRICS)
+            return error
+        return None
+
     def _metrics_of(self, rank: int, message: Message) -> str:
         match message:
             case Progress(steps=steps):
-                return as_json("".join([_line(rank, step) for step in steps]))
+                return _with_nulls("".join([_line(rank, step) for step in steps]))
             case Evaluation() if self._board.is_news(message):
-                return json.dumps({"evaluation": True, **asdict(message)}) + "\n"
+                return json.dumps(finite({"evaluation": True, **asdict(message)})) + "\n"
         return ""
 
     def _write_results(self, status: Status, reason: str) -> None:
@@ -134,6 +167,19 @@ class Recorder:
             yield
         except OSError as error:
             raise RingwideError(f"{self.directory / name}: cannot be written: {error.strerror}") from error
+
+
+def _make_room(path: Path) -> None:
+    """On a full disk, for what matters more: drop the last lines of those that fill it."""
+    with path.open("r+b") as file:
+        file.seek(max(0, path.stat().st_size - ROOM_BYTES))
+        if file.tell():
+            file.readline()
+        file.truncate()
+
+
+def _with_nulls(lines: str) -> str:
+    return NOT_FINITE.sub(": null", lines) if ": nan" in lines or "inf" in lines else lines
 
 
 def _line(rank: int, step: Step) -> str:

@@ -17,6 +17,7 @@ class Board:
         self.plan: Plan | None = None
         self.tallies: dict[int, Tally] = {}
         self.evaluations: list[Evaluation] = []
+        self.first_not_finite: int | None = None  # the first step whose loss is no finite number
         self.results: dict[int, Result] = {}
 
     def hear(self, rank: int, message: Message) -> None:
@@ -25,12 +26,20 @@ class Board:
             case Plan():
                 self.plan = message
             case Progress():
+                self._look_for_losses_that_are_not_finite(message)
                 self.tallies.setdefault(rank, Tally(self.config.training.batch_size)).add(message)
             case Evaluation():
                 if self.is_news(message):
                     self.evaluations.append(message)
             case Result():
                 self.results[rank] = message
+
+    def _look_for_losses_that_are_not_finite(self, progress: Progress) -> None:
+        """An empty share has no loss, and nothing is wrong with that."""
+        for step in progress.steps:
+            if not math.isfinite(step.loss) and step.samples:
+                self.first_not_finite = min(step.number, self.first_not_finite or step.number)
+                return
 
     def is_news(self, evaluation: Evaluation) -> bool:
         """Every rank tells of it, and all the same."""

@@ -1,10 +1,12 @@
 """What came out of it, node by node and in all."""
 
+import sys
 from collections.abc import Mapping, Sequence
 
 from ringwide.errors import RingwideError
 from ringwide.experiment.record import figures
 from ringwide.experiment.report import units
+from ringwide.experiment.watch.board import Board
 from ringwide.training.progress import Result
 
 COLUMNS = ("node", "batches", "loss", "test accuracy", "batches/s", "on network", "hidden", "sent", "memory")
@@ -45,6 +47,12 @@ def check_equal(results: Mapping[int, Result]) -> str:
         groups = "; ".join(f"{digest} on {_nodes(ranks)}" for digest, ranks in nodes_by_fingerprint.items())
         raise RingwideError(f"the nodes hold different parameters: {groups}")
     return f"all nodes hold the same parameters, to the bit ({next(iter(nodes_by_fingerprint))})"
+
+
+def warn_of_losses(board: Board) -> None:
+    """In silence too: what was trained since may be worth nothing."""
+    if board.first_not_finite is not None:
+        print(f"ringwide: warning: the loss is not finite, first in step {board.first_not_finite}", file=sys.stderr)
 
 
 def remarks(words: Mapping[int, tuple[str, ...]]) -> list[str]:
