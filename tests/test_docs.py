@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import accuracy, allreduce, codecs_report
+from bench import accuracy, allreduce, codecs_report, logging, training
 
 from ringwide.config import settings_table
 
@@ -26,6 +26,8 @@ def test_every_setting_is_in_the_documents() -> None:
         ("allreduce", allreduce.markdown, "README.md"),
         ("codecs", codecs_report.markdown, "docs/codecs.md"),
         ("accuracy", accuracy.markdown, "docs/codecs.md"),
+        ("training", training.markdown, "README.md"),
+        ("logging", logging.markdown, "docs/performance.md"),
     ],
 )
 def test_the_figures_are_those_of_the_last_saved_benchmark(
