@@ -29,8 +29,7 @@ forerunner: $(READY) ## the forerunner's workload, each of its generations for 3
 test: $(READY) ## everything: format, lint, types, all tests
 	$(RUN) -m ruff format --check src tests bench
 	$(RUN) -m ruff check src tests bench
-	$(RUN) -m mypy
-	$(RUN) -m pytest
+	$(RUN) -m mypy & types=$$! && $(RUN) -m pytest && wait $$types
 
 check: $(READY) ## format, lint, types, the fast tests (asyncio debug on)
 	$(RUN) -m ruff format --check src tests bench

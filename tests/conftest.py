@@ -1,8 +1,12 @@
-"""Every asynchronous test runs on both event loops that the package promises to work on."""
+"""Every asynchronous test runs on both event loops that the package promises to work on.
+
+Training knows of the loop only where gradients overlap with the backward pass, so there one is enough.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
 
+import pytest
 import uvloop
 from hypothesis import settings
 
@@ -10,5 +14,7 @@ settings.register_profile("ringwide", deadline=None)
 settings.load_profile("ringwide")
 
 
-def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    if item.path.parent.name == "training" and item.path.name != "test_exchange.py":
+        return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}

@@ -205,15 +205,25 @@ def test_a_run_can_be_resumed(tmp_path: Path) -> None:
     assert found["t"]["nodes"][0]["fingerprint"] == found["u"]["nodes"][0]["fingerprint"]
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_our_own_experiments_run(tmp_path: Path, path: Path) -> None:
-    """For a few steps on two nodes; of a sweep, the last variant."""
+def for_a_few_steps(path: Path) -> list[str]:
+    """On two nodes; of a sweep, the last variant."""
     sweep = yaml.safe_load(path.read_text()).get("sweep", {})
     last = json.dumps({key: values[-1:] for key, values in sweep.items()})
     shorter = ["nodes=2", "training.steps=3", "report.html=false", *([f"sweep={last}"] if sweep else [])]
-    ran = run(tmp_path, path, *(word for change in shorter for word in ("--set", change)))
-    assert ran.returncode == 0, ran.stderr
-    assert "all nodes hold the same parameters, to the bit" in ran.stdout
+    return ["run", str(path), *(word for change in shorter for word in ("--set", change))]
+
+
+def test_our_own_experiments_run(tmp_path: Path) -> None:
+    """One after the other in one process, so that torch is imported once."""
+    code = (
+        "import json, sys; from ringwide.__main__ import main; print([main(words) for words in json.load(sys.stdin)])"
+    )
+    commands = json.dumps([for_a_few_steps(path) for path in CONFIGS])
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, input=commands, capture_output=True, text=True, timeout=110
+    )
+    assert ran.stdout.splitlines()[-1:] == [str([0] * len(CONFIGS))], ran.stdout[-5000:] + ran.stderr
+    assert ran.stdout.count("all nodes hold the same parameters, to the bit") == len(CONFIGS)
 
 
 def test_a_mistake_in_the_experiment_starts_nothing(tmp_path: Path) -> None:
