@@ -2,6 +2,7 @@ import asyncio
 import os
 import resource
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -288,17 +289,19 @@ async def test_a_disk_that_cannot_be_written_is_an_error_that_names_it(tmp_path:
         await train(Meeting(1).ring(0), PLAIN, lambda _: None, checkpoints=checkpoints)
 
 
-@pytest.fixture
-def small_files() -> Iterator[Callable[[], None]]:
-    """Once called, no file may grow beyond what a disk that is nearly full would take."""
+@contextmanager
+def small_files() -> Iterator[None]:
+    """No file may grow beyond what a disk that is nearly full would take: not even the one that pytest writes to."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_disk_that_is_full_is_an_error_that_names_the_file(tmp_path: Path, small_files: Callable[[], None]) -> None:
-    small_files()
-    with pytest.raises(ConfigError) as raised:
+def test_a_disk_that_is_full_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised, small_files():
         checkpoint_files.write(tmp_path / "step-000000001.pt", {"large": torch.ones(100_000)})
     assert str(raised.value) == f"{tmp_path / 'step-000000001.pt'}: the checkpoint cannot be written: File too large"
     assert os.listdir(tmp_path) == []
