@@ -4,6 +4,7 @@ Sizes may be written as integers or as text with a unit (`"1MiB"`, `"512 KB"`). 
 loaded; unknown keys are errors. Rooms below this one take plain arguments, never these objects.
 """
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -26,6 +27,16 @@ _SWITCH: TypeAdapter[bool] = TypeAdapter(bool)
 _SIZE: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
 KIB = 1024
 MIB = 1024 * KIB
+
+
+class TlsFiles(BaseModel):
+    """Where this rank's certificate is, its private key, and the authority that signs those of all ranks (PEM)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cert: Path
+    key: Path
+    ca: Path
 
 
 class RingConfig(BaseModel):
@@ -101,6 +112,26 @@ class RingConfig(BaseModel):
         le=86_400,
         description="A collective with no progress for this long fails; progress starts it anew.",
     )
+    suspect_after_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        le=3_600,
+        description="A rank that a collective waits for, and that is silent for this long, is lost; computing is no "
+        "silence.",
+    )
+    warn_after_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        le=86_400,
+        description="A collective with no progress for this long is reported, with the ranks that it waits for.",
+    )
+    checksum: bool | Literal["auto"] = Field(
+        default="auto",
+        description="A checksum on every frame, so that damage is noticed; auto: on connections beyond this machine.",
+    )
+    on_nonfinite: Literal["ignore", "warn", "raise"] = Field(
+        default="ignore", description="What happens when a rank brings NaN or infinity to a reduction."
+    )
     keepalive_seconds: int = Field(
         default=10, ge=1, le=7_200, description="Silence before the kernel probes a connection."
     )
@@ -119,7 +150,21 @@ class RingConfig(BaseModel):
     listen: str | None = Field(
         default=None, description='"host:port" to listen on where it differs from this rank\'s line in the peers file.'
     )
-    insecure: bool = Field(default=False, description="Allow listening beyond loopback without a key.")
+    run_id: str = Field(
+        default="",
+        max_length=128,
+        description="The name of this run; ranks that were started with another are refused.",
+    )
+    key_file: Path | None = Field(
+        default=None,
+        description="The key that all ranks share, made by `ringwide keygen`; by default the file that the variable "
+        "RINGWIDE_KEY_FILE names.",
+    )
+    encrypt: bool = Field(default=False, description="Encrypt every frame with keys that come from key_file.")
+    tls: TlsFiles | None = Field(
+        default=None, description="Mutual TLS 1.3: {cert, key, ca}, the files of this rank's certificate."
+    )
+    insecure: bool = Field(default=False, description="Allow listening beyond loopback without a key or certificates.")
 
     @field_validator("codec")
     @classmethod
@@ -138,6 +183,11 @@ class RingConfig(BaseModel):
     @classmethod
     def _feedback_is_on_or_off(cls, feedback: object) -> object:
         return feedback if feedback == "auto" else _checked(feedback, _SWITCH, "auto, true or false")
+
+    @field_validator("checksum", mode="before")
+    @classmethod
+    def _checksum_is_on_or_off(cls, checksum: object) -> object:
+        return checksum if checksum == "auto" else _checked(checksum, _SWITCH, "auto, true or false")
 
     @field_validator("threshold_bytes", mode="before")
     @classmethod
@@ -217,4 +267,4 @@ def settings_table() -> str:
 def _as_written(default: object) -> str:
     if isinstance(default, ByteSize):
         return default.human_readable(separator=" ") if default else "0"
-    return "none" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+    return "none" if default in (None, "") else str(default).lower() if isinstance(default, bool) else str(default)

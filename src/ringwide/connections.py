@@ -49,7 +49,7 @@ class Connections:
         gathering = self._gathering = Gathering(
             rank=self._rank,
             addresses=self._addresses,
-            lanes={peer: 1 + lanes_to(peer) for peer in self.links},
+            lanes={peer: range(1 + lanes_to(peer)) for peer in self.links},
             settings=settings,
             peers_digest=self._peers_in_common(),
             on_socket=lambda peer, index, sock: self._add_lane(events, peer, index, sock),

@@ -44,14 +44,14 @@ class Gathering:
         *,
         rank: int,
         addresses: Sequence[Address],
-        lanes: Mapping[int, int],
+        lanes: Mapping[int, Sequence[int]],
         settings: Mapping[str, Setting],
         peers_digest: str,
         on_socket: OnSocket,
     ) -> None:
         self._rank, self._addresses, self._lanes = rank, addresses, lanes
         self._settings, self._peers_digest, self._on_socket = settings, peers_digest, on_socket
-        self._missing = {(peer, lane) for peer, count in lanes.items() for lane in range(count)}
+        self._missing = {(peer, lane) for peer, indexes in lanes.items() for lane in indexes}
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ class Gathering:
 
     async def _dial_peer(self, peer: int) -> None:
         """All lanes to one peer, the express lane first: what the two disagree on is found before there are more."""
-        for lane in range(self._lanes[peer]):
+        for lane in self._lanes[peer]:
             while (peer, lane) in self._missing:  # it may be turned away in a crowd, or meet one that is about to end
                 sock = await self._connect(self._addresses[peer])
                 if sock is None:
