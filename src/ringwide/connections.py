@@ -16,6 +16,7 @@ from ringwide.protocol.handshake import Setting
 from ringwide.transport.lane import Events, Lane
 from ringwide.transport.link import EXPRESS_BYTES, STAGING_BYTES, Link
 from ringwide.transport.sockets import SocketSettings, tune
+from ringwide.transport.wire import Wire
 
 _LEAVE_SECONDS, _LEAVE_STEP_SECONDS = 1.0, 0.002
 _TCP_CLOSE = 7
@@ -52,7 +53,7 @@ class Connections:
             lanes={peer: range(1 + lanes_to(peer)) for peer in self.links},
             settings=settings,
             peers_digest=self._peers_in_common(),
-            on_socket=lambda peer, index, sock: self._add_lane(events, peer, index, sock),
+            on_socket=lambda peer, index, wire: self._add_lane(events, peer, index, wire),
         )
         self._listener = listen(address, rank=self._rank, insecure=insecure)
         self._server = asyncio.create_task(gathering.serve(self._listener))
@@ -79,10 +80,10 @@ class Connections:
             else blake2b(text.encode(), digest_size=16).hexdigest()
         )
 
-    def _add_lane(self, events: Events, peer: int, index: int, sock: socket.socket) -> None:
-        tune(sock, self._sockets, may_be_paused=index > 0)
+    def _add_lane(self, events: Events, peer: int, index: int, wire: Wire) -> None:
+        tune(wire.socket, self._sockets, may_be_paused=index > 0)
         limit, staging = (self._segment_bytes, 0) if index else (EXPRESS_BYTES, STAGING_BYTES)
-        lane = Lane(sock, peer=peer, index=index, events=events, limit_bytes=limit, staging_bytes=staging)
+        lane = Lane(wire, peer=peer, index=index, events=events, limit_bytes=limit, staging_bytes=staging)
         self.links[peer].add(lane)
 
     async def stop_listening(self) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from ringwide.protocol.frame import Header, pack_data
 from ringwide.transport.lane import Lane
+from ringwide.transport.wire import PlainWire
 
 PATIENCE_SECONDS = 20
 LIMIT_BYTES = 64 * 1024 * 1024
@@ -118,7 +119,12 @@ class Ends:
     @staticmethod
     def _lane(sock: socket.socket, events: Listener, index: int, staging_bytes: int) -> Lane:
         return Lane(
-            sock, peer=1, index=index, events=events, limit_bytes=LIMIT_BYTES, staging_bytes=max(staging_bytes, 1)
+            PlainWire(sock),
+            peer=1,
+            index=index,
+            events=events,
+            limit_bytes=LIMIT_BYTES,
+            staging_bytes=max(staging_bytes, 1),
         )
 
 
@@ -138,7 +144,7 @@ async def lane_and_stranger(index: int = 1) -> AsyncIterator[tuple[Lane, Listene
     """A lane whose other end is a bare socket, which may send what it likes."""
     with tcp_pair() as (ours, stranger):
         listener = Listener()
-        lane = Lane(ours, peer=1, index=index, events=listener, limit_bytes=LIMIT_BYTES)
+        lane = Lane(PlainWire(ours), peer=1, index=index, events=listener, limit_bytes=LIMIT_BYTES)
         try:
             yield lane, listener, stranger
         finally:

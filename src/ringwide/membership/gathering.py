@@ -24,6 +24,7 @@ from ringwide.protocol.handshake import (
     read_header,
     read_hello,
 )
+from ringwide.transport.wire import PlainWire, Wire
 
 logger = logging.getLogger("ringwide.membership")
 
@@ -32,8 +33,8 @@ REMIND_SECONDS = 3.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _STRANGERS_AT_A_TIME = 64
 
-OnSocket = Callable[[int, int, socket.socket], None]
-"""on_socket(peer, lane, sock): a connection is ready."""
+OnSocket = Callable[[int, int, Wire], None]
+"""on_socket(peer, lane, wire): a connection is ready."""
 
 
 class Gathering:
@@ -235,7 +236,7 @@ class Gathering:
             raise
 
     def _arrived(self, peer: int, lane: int, sock: socket.socket) -> None:
-        self._on_socket(peer, lane, sock)
+        self._on_socket(peer, lane, PlainWire(sock))
         self._missing.discard((peer, lane))
         self._check_complete()
 

@@ -23,6 +23,7 @@ from ringwide.protocol.frame import HEADER_BYTES, Header
 from ringwide.protocol.stream import FrameReader
 from ringwide.transport.scratch import Scratch
 from ringwide.transport.sockets import acknowledge_quickly, granted_bytes, wake_at
+from ringwide.transport.wire import Wire
 
 logger = logging.getLogger("ringwide.transport")
 
@@ -62,7 +63,7 @@ class Lane:
 
     def __init__(
         self,
-        sock: socket.socket,
+        wire: Wire,
         *,
         peer: int,
         index: int,
@@ -73,7 +74,8 @@ class Lane:
         self.peer, self.index = peer, index
         self.bytes_sent = self.bytes_received = 0
         self.closed = False
-        self.socket = sock
+        self.socket = wire.socket
+        self._wire = wire
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Parcel] = deque()
@@ -82,10 +84,10 @@ class Lane:
         self._reader = FrameReader(
             landing=self._landing, arrived=self._arrived, limit_bytes=limit_bytes, staging_bytes=staging_bytes
         )
-        self._loop.add_reader(sock, self._readable)
+        self._loop.add_reader(self.socket, self._readable)
         self._reading = True
         self._wakes_at = 1  # bytes
-        self._wake_bytes = min(WAKE_BYTES, granted_bytes(sock)[1] // 4)
+        self._wake_bytes = min(WAKE_BYTES, granted_bytes(self.socket)[1] // 4)
         self._error: OSError | None = None  # it has failed, and what came before is still to be read
 
     def __repr__(self) -> str:
@@ -103,7 +105,7 @@ class Lane:
             self._queue.append(_Parcel(rest, owner, collective, False))
             return
         try:
-            count = self.socket.sendmsg((header, payload))
+            count = self._wire.send((header, payload))
         except (BlockingIOError, InterruptedError):
             count = 0
         except OSError as error:
@@ -149,7 +151,7 @@ class Lane:
         while queue:
             parcel = queue[0]
             try:
-                count = self.socket.sendmsg(parcel.views)
+                count = self._wire.send(parcel.views)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -225,7 +227,7 @@ class Lane:
                 self._watch_readable(False)
                 return
             try:
-                count = self.socket.recv_into(room[0]) if len(room) == 1 else self.socket.recvmsg_into(room)[0]
+                count = self._wire.receive(room)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -289,7 +291,7 @@ class Lane:
         self._watch_writable(False)
         self.closed = True
         self._queue.clear()
-        self.socket.close()
+        self._wire.close()
 
 
 def _after(views: list[memoryview | bytes], count: int) -> list[memoryview | bytes]:
