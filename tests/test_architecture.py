@@ -19,7 +19,7 @@ FLOORS = (
     ("codec", "transport"),
     ("collective", "membership"),
     ("buckets", "calls", "connections", "observe"),
-    ("config",),  # above the rooms that take plain arguments, never settings
+    ("config", "nonfinite"),  # above the rooms that take plain arguments, never settings
     ("ring", "simulator"),
     ("training", "interop"),
     ("experiment",),

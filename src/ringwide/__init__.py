@@ -25,6 +25,7 @@ _HOME = {
     "CollectiveMismatch": "ringwide.errors",
     "CollectiveAborted": "ringwide.errors",
     "CollectiveTimeout": "ringwide.errors",
+    "NonfiniteInput": "ringwide.errors",
     "PeerLost": "ringwide.errors",
     "PeerLeft": "ringwide.errors",
     "RemoteProtocolError": "ringwide.errors",
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from ringwide.errors import ConfigError as ConfigError
     from ringwide.errors import Disagreement as Disagreement
     from ringwide.errors import JoinError as JoinError
+    from ringwide.errors import NonfiniteInput as NonfiniteInput
     from ringwide.errors import PeerLeft as PeerLeft
     from ringwide.errors import PeerLost as PeerLost
     from ringwide.errors import RemoteProtocolError as RemoteProtocolError

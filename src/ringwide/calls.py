@@ -5,6 +5,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ringwide.collective.collective import Collective
 from ringwide.collective.dispatch import Dispatcher
@@ -15,13 +16,24 @@ from ringwide.collective.plan import Plan
 _CANCELLED = "its task was cancelled"
 
 
+class Refusal(NamedTuple):
+    """Why a call cannot take part, though the others may already wait for it."""
+
+    reason: str
+    """What the others are told."""
+    error: Callable[[int], Exception]
+    """What the caller gets, given the number that the call has all the same."""
+
+
 class _Call:
     """One call of a user, from the moment it is made."""
 
-    __slots__ = ("collective", "numbers", "outcome", "plan", "succeeded")
+    __slots__ = ("collective", "numbers", "outcome", "plan", "refusal", "succeeded")
 
-    def __init__(self, plan: Plan, numbers: Sequence[Numbers], outcome: asyncio.Future[None]) -> None:
-        self.plan, self.numbers, self.outcome = plan, numbers, outcome
+    def __init__(
+        self, plan: Plan, numbers: Sequence[Numbers], refusal: Refusal | None, outcome: asyncio.Future[None]
+    ) -> None:
+        self.plan, self.numbers, self.refusal, self.outcome = plan, numbers, refusal, outcome
         self.collective: Collective | None = None  # while it is open
         self.succeeded: Collective | None = None
 
@@ -36,9 +48,9 @@ class Calls:
         self._running = 0
         self.made = 0
 
-    async def make(self, plan: Plan, numbers: Sequence[Numbers]) -> None:
-        """Carry out a plan together with the other ranks."""
-        call = _Call(plan, numbers, self._loop.create_future())
+    async def make(self, plan: Plan, numbers: Sequence[Numbers], refusal: Refusal | None = None) -> None:
+        """Carry out a plan together with the other ranks, or let them know at its turn that it is refused."""
+        call = _Call(plan, numbers, refusal, self._loop.create_future())
         self._waiting.append(call)
         self._start_waiting()
         if plan.express and self._running == 1 and self.linger_seconds:
@@ -67,6 +79,8 @@ class Calls:
             call = self._waiting.popleft()
             if call.outcome.cancelled():
                 self._dispatcher.skip(_CANCELLED)
+            elif call.refusal is not None:
+                call.outcome.set_exception(call.refusal.error(self._dispatcher.skip(call.refusal.reason)))
             else:
                 self._start(call)
 

@@ -9,7 +9,8 @@
     ├── CollectiveError         one collective failed; tensors hold what they held        exit 4
     │   ├── CollectiveMismatch      ranks asked for different things; the ring works on
     │   ├── CollectiveAborted       another rank gave up on it; the ring works on
-    │   └── CollectiveTimeout       no progress until the deadline; the ring works on
+    │   ├── CollectiveTimeout       no progress until the deadline; the ring works on
+    │   └── NonfiniteInput          NaN or infinity, and on_nonfinite: raise; the ring works on
     ├── PeerLost                a peer is gone; this ring is over, join a new one         exit 5
     │   └── PeerLeft                ... and it said goodbye first
     ├── RemoteProtocolError     a peer sent bytes that break the rules; ring over         exit 6
@@ -108,6 +109,17 @@ class CollectiveTimeout(CollectiveError):
             number=number,
         )
         self.waiting_for = tuple(waiting_for)
+
+
+class NonfiniteInput(CollectiveError):
+    """This rank brought NaN or infinity, and `on_nonfinite` is `raise`. The others get `CollectiveAborted`."""
+
+    def __init__(self, *, number: int, rank: int, tensor: str, index: tuple[int, ...], value: float) -> None:
+        super().__init__(
+            f"collective {number}: rank {rank} brings {value} in {tensor} at {list(index)} (on_nonfinite: raise)",
+            number=number,
+        )
+        self.rank, self.tensor, self.index, self.value = rank, tensor, index, value
 
 
 class PeerLost(RingwideError):

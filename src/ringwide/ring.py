@@ -25,7 +25,7 @@ from ringwide.buckets import (
     leaves_of,
     portable,
 )
-from ringwide.calls import Calls
+from ringwide.calls import Calls, Refusal
 from ringwide.codec import registry
 from ringwide.codec.codec import Array
 from ringwide.collective.coder import Coder
@@ -38,6 +38,7 @@ from ringwide.config import RingConfig
 from ringwide.connections import Connections
 from ringwide.errors import JoinError, RingClosed, StartTimeout
 from ringwide.membership.peers import Address, check_rank, load_peers, parse_address
+from ringwide.nonfinite import Inspector
 from ringwide.observe import statistics
 from ringwide.transport.sockets import SocketSettings
 
@@ -114,6 +115,7 @@ class Ring:
         )
         self._calls = Calls(self._dispatcher, look=self._connections.look, linger_seconds=config.linger_seconds)
         self._shelf = Shelf()
+        self._inspector = None if config.on_nonfinite == "ignore" else Inspector(rank, time=time.monotonic)
         self._recipes: dict[tuple[Kind, str, int, Signature, str], _Recipe] = {}
         self._left = False
         self._awaited = 0
@@ -135,16 +137,17 @@ class Ring:
         recipe = self._recipe(Kind.ALLREDUCE, signature, op=op, bucket=bucket)
         _require_writable(leaves, signature.names)
         bundle = Bundle(leaves, recipe.groups, self._shelf)
-        await self._run(recipe.plan, bundle)
+        await self._run(recipe.plan, bundle, refusal=self._inspect(recipe, bundle, signature, bucket))
         bundle.commit()
         return tensors
 
     async def reduce_scatter(self, tensor: Any, op: str = "mean") -> Any:
         """This rank's share of the flat tensor, reduced over all ranks. The tensor itself is not changed."""
         leaf = leaf_of(tensor)
-        recipe = self._recipe(Kind.REDUCE_SCATTER, leaves_of(tensor)[1], op=op)
+        signature = leaves_of(tensor)[1]
+        recipe = self._recipe(Kind.REDUCE_SCATTER, signature, op=op)
         bundle = Bundle([leaf], recipe.groups, self._shelf, copies=True)
-        await self._run(recipe.plan, bundle)
+        await self._run(recipe.plan, bundle, refusal=self._inspect(recipe, bundle, signature))
         count = recipe.groups[0].count
         share = slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
         part = leaf.like(bundle.numbers[0].ours[share].copy(), (share.stop - share.start,))
@@ -246,7 +249,25 @@ class Ring:
         detail = ", ".join(filter(None, [op, where, bucket and f"bucket {bucket!r}", str(signature)]))
         return _Recipe(self._planner.plan(Request(kind, detail, tuple(shapes), root)), groups)
 
-    async def _run(self, plan: Plan, bundle: Bundle | None = None, *, numbers: Sequence[Numbers] = ()) -> None:
+    def _inspect(self, recipe: _Recipe, bundle: Bundle, signature: Signature, bucket: str = "") -> Refusal | None:
+        """Why numbers that are not finite may not take part, if that is what `on_nonfinite` says."""
+        if self._inspector is None:
+            return None
+        finding = self._inspector.find(recipe.groups, bundle.numbers, signature, bucket)
+        if finding is not None and self.config.on_nonfinite == "raise":
+            return Refusal(str(finding), finding.error)
+        if finding is not None:
+            self._inspector.warn(finding)
+        return None
+
+    async def _run(
+        self,
+        plan: Plan,
+        bundle: Bundle | None = None,
+        *,
+        numbers: Sequence[Numbers] = (),
+        refusal: Refusal | None = None,
+    ) -> None:
         """Carry out a plan; after an error, whatever came back, the bundle's memory is not used again."""
         if self._left:
             raise RingClosed("this ring has been left; use it inside its `async with ringwide.join(...)` block")
@@ -255,7 +276,7 @@ class Ring:
         self._awaited += 1
         try:
             given = [*(bundle.numbers if bundle is not None else ()), *numbers]
-            await self._calls.make(plan, [*given, *[_NOTHING] * (len(plan.parts) - len(given))])
+            await self._calls.make(plan, [*given, *[_NOTHING] * (len(plan.parts) - len(given))], refusal)
         except BaseException:
             if bundle is not None:
                 bundle.discard()

@@ -112,12 +112,13 @@ class Dispatcher:
             self._tell_all(news(Kind.ABORT, reason, collective=collective.number, epoch=self._epoch))
             self._end(collective, None)
 
-    def skip(self, reason: str) -> None:
+    def skip(self, reason: str) -> int:
         """A call was given up before its turn: it has a number all the same, and the others must not wait for it."""
         number, self._next = self._next, self._next + 1
         self._early.take(number)
         self._tell_all(news(Kind.ABORT, reason, collective=number, epoch=self._epoch))
         self._resume_lanes()
+        return number
 
     def close(self, error: RingwideError) -> None:
         """Nothing can be started any more, and what is still open ends with this error."""
