@@ -29,6 +29,7 @@ _HOME = {
     "PeerLost": "ringwide.errors",
     "PeerLeft": "ringwide.errors",
     "RemoteProtocolError": "ringwide.errors",
+    "CorruptFrame": "ringwide.errors",
     "RingClosed": "ringwide.errors",
 }
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from ringwide.errors import CollectiveMismatch as CollectiveMismatch
     from ringwide.errors import CollectiveTimeout as CollectiveTimeout
     from ringwide.errors import ConfigError as ConfigError
+    from ringwide.errors import CorruptFrame as CorruptFrame
     from ringwide.errors import Disagreement as Disagreement
     from ringwide.errors import JoinError as JoinError
     from ringwide.errors import NonfiniteInput as NonfiniteInput

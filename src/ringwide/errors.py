@@ -14,6 +14,7 @@
     ├── PeerLost                a peer is gone; this ring is over, join a new one         exit 5
     │   └── PeerLeft                ... and it said goodbye first
     ├── RemoteProtocolError     a peer sent bytes that break the rules; ring over         exit 6
+    │   └── CorruptFrame            ... because they were damaged on their way
     └── RingClosed              yours: the ring was used after it was left                exit 7
 
 Every error carries its facts as attributes and builds one sentence that a person can act on. A wrong *number* has no
@@ -21,6 +22,10 @@ error of its own: it must never get that far (`ringwide.node`, which looks for o
 """
 
 from collections.abc import Sequence
+
+
+def ranks_named(ranks: Sequence[int]) -> str:
+    return ", ".join(f"rank {rank}" for rank in ranks) or "nobody in particular"
 
 
 class RingwideError(Exception):
@@ -102,10 +107,9 @@ class CollectiveTimeout(CollectiveError):
     """Nothing moved for `collective_timeout_seconds`."""
 
     def __init__(self, *, number: int, what: str, waiting_for: Sequence[int], seconds: float) -> None:
-        names = ", ".join(f"rank {rank}" for rank in waiting_for) or "nobody in particular"
         super().__init__(
             f"collective {number} {what}: no progress for {seconds:g} s (collective_timeout_seconds), "
-            f"waiting for {names}",
+            f"waiting for {ranks_named(waiting_for)}",
             number=number,
         )
         self.waiting_for = tuple(waiting_for)
@@ -144,6 +148,10 @@ class RemoteProtocolError(RingwideError):
     """A peer, or a stranger, sent bytes that this protocol does not allow."""
 
     exit_code = 6
+
+
+class CorruptFrame(RemoteProtocolError):
+    """Bytes were damaged, cut out, repeated or swapped between a peer and us: a checksum does not fit."""
 
 
 class RingClosed(RingwideError):

@@ -7,14 +7,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from xxhash import xxh3_64_intdigest
+
 PATIENCE_SECONDS = 20
-VERSION = 1
+VERSION = 2
 HELLO, WELCOME, REFUSED = 1, 2, 3
-HEADER = struct.Struct("<2sBBBBHIIQQI")
+HEADER, CHECK = struct.Struct("<2sBBBBHIIQQIQ"), struct.Struct("<I")
 
 
 def frame(kind: int, body: bytes, *, magic: bytes = b"RW", version: int = VERSION) -> bytes:
-    return HEADER.pack(magic, version, kind, 0, 0, 0, 0, 0, 0, 0, len(body)) + body
+    header = HEADER.pack(magic, version, kind, 0, 0, 0, 0, 0, 0, 0, len(body), xxh3_64_intdigest(body))
+    return header + CHECK.pack(xxh3_64_intdigest(header) & 0xFFFF_FFFF) + body
 
 
 def hello(fields: dict[str, Any], *, kind: int = HELLO, version: int = VERSION) -> bytes:
@@ -24,7 +27,8 @@ def hello(fields: dict[str, Any], *, kind: int = HELLO, version: int = VERSION) 
 async def read_frame(reader: asyncio.StreamReader) -> tuple[int, int, dict[str, Any]]:
     """Version, kind and fields of the next frame."""
     header = HEADER.unpack(await reader.readexactly(HEADER.size))
-    return header[1], header[2], json.loads(await reader.readexactly(header[-1]))
+    await reader.readexactly(CHECK.size)
+    return header[1], header[2], json.loads(await reader.readexactly(header[-2]))
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, MAGIC, NEWS_LIMIT_BYTES, VERSION, Kind, pack_data
+from ringwide.protocol.frame import HEADER_BYTES, MAGIC, NEWS_LIMIT_BYTES, VERSION, Kind, pack_data, sealed_frame
 from ringwide.protocol.handshake import (
     RANKS_LIMIT,
     Difference,
@@ -190,6 +190,7 @@ def test_any_first_bytes_are_judged(first_bytes: bytes) -> None:
 
 
 def test_a_frame_of_a_joined_ring_is_refused_before_the_handshake() -> None:
-    frame = pack_data(bucket=0, hop=0, epoch=0, segment=0, collective=1, fingerprint=0, payload_bytes=0)
+    unsealed = pack_data(bucket=0, hop=0, epoch=0, segment=0, collective=1, fingerprint=0, payload_bytes=0)
+    frame = sealed_frame(unsealed)
     with pytest.raises(RemoteProtocolError, match="before the handshake"):
         read_header(frame)

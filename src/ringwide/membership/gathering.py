@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from ringwide.errors import JoinError, RemoteProtocolError, StartTimeout
 from ringwide.membership.listening import unresolvable
 from ringwide.membership.peers import Address
-from ringwide.protocol.frame import HEADER_BYTES, Kind
+from ringwide.protocol.frame import HEADER_BYTES, Kind, check_payload
 from ringwide.protocol.handshake import (
     Difference,
     Hello,
@@ -213,7 +213,9 @@ class Gathering:
         if version is not None:
             return Kind.HELLO, version
         header = read_header(prefix + await self._exactly(sock, HEADER_BYTES - len(prefix)))
-        return Kind(header.kind), await self._exactly(sock, header.payload_bytes)
+        body = await self._exactly(sock, header.payload_bytes)
+        check_payload(header, body)
+        return Kind(header.kind), body
 
     async def _exactly(self, sock: socket.socket, count: int) -> bytes:
         data = b""

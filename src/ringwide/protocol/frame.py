@@ -4,35 +4,44 @@ Rules:
 - All integers are little-endian. Magic and version come first and stay first in every future version.
 - A header is checked completely before anybody acts on it: `unpack` gives a `Header` or `RemoteProtocolError`.
 - The header alone says where a segment is on its journey: collective, bucket, segment and hop.
+- A frame is sealed (two checksums, one of the payload and one of the header, that of the payload included) or it is not
+  (both are 0). Which of them it must be is known before: it is not for the frame to say.
 """
 
 import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-from ringwide.errors import RemoteProtocolError
+from xxhash import xxh3_64_intdigest
+
+from ringwide.errors import CorruptFrame, RemoteProtocolError
 
 MAGIC = int.from_bytes(b"RW", "little")
-VERSION = 1
+VERSION = 2
 NEWS_LIMIT_BYTES = 4096
 """The largest payload of any frame that carries words instead of numbers."""
 
-_LAYOUT = struct.Struct("<HBBBBHIIQQI")
+_LAYOUT = struct.Struct("<HBBBBHIIQQIQI")
 HEADER_BYTES = _LAYOUT.size
+_PAYLOAD_CHECK, _HEADER_CHECK = struct.Struct("<Q"), struct.Struct("<I")
+_CHECKED_BYTES = HEADER_BYTES - _HEADER_CHECK.size  # of the header, by its own check
+_FIELDS_BYTES = _CHECKED_BYTES - _PAYLOAD_CHECK.size
 
 
 class Kind(IntEnum):
-    """What a frame is. The handshake uses the first three, a joined ring the others."""
+    """What a frame is. The handshake uses the first four, a joined ring the others."""
 
     HELLO = 1
     WELCOME = 2
     REFUSED = 3
+    CHALLENGE = 4
     DATA = 16
     DISPUTE = 17
     ABORT = 18
     LOST = 19
     GOODBYE = 20
     CHOICE = 21
+    TIMEOUT = 22
 
 
 DATA = int(Kind.DATA)  # a plain number: members of an enum are slow to look up, and this one is looked up per frame
@@ -53,6 +62,8 @@ class Header(NamedTuple):
     collective: int
     fingerprint: int
     payload_bytes: int
+    payload_check: int
+    header_check: int
 
 
 def pack_data(
@@ -66,21 +77,55 @@ def pack_data(
     payload_bytes: int,
     codec: int = 0,
 ) -> bytes:
-    """The header of a frame that carries numbers."""
+    """The header of a frame that carries numbers, unsealed."""
     return _LAYOUT.pack(
-        MAGIC, VERSION, DATA, codec, bucket, hop, epoch, segment, collective, fingerprint, payload_bytes
+        MAGIC, VERSION, DATA, codec, bucket, hop, epoch, segment, collective, fingerprint, payload_bytes, 0, 0
     )
 
 
 def news(kind: Kind, text: str, *, collective: int = 0, fingerprint: int = 0, epoch: int = 0) -> bytes:
-    """A whole frame that carries words."""
+    """A whole frame that carries words, unsealed."""
     payload = text.encode(errors="replace")[:NEWS_LIMIT_BYTES]
-    return _LAYOUT.pack(MAGIC, VERSION, kind, 0, 0, 0, epoch, 0, collective, fingerprint, len(payload)) + payload
+    return _LAYOUT.pack(MAGIC, VERSION, kind, 0, 0, 0, epoch, 0, collective, fingerprint, len(payload), 0, 0) + payload
 
 
-def unpack(buffer: bytes | bytearray | memoryview, offset: int = 0, *, limit_bytes: int) -> Header:
+def seal(header: bytes, payload: bytes | memoryview) -> bytes:
+    """The same header with both checks."""
+    checked = header[:_FIELDS_BYTES] + _PAYLOAD_CHECK.pack(xxh3_64_intdigest(payload))
+    return checked + _HEADER_CHECK.pack(_check_of_header(checked))
+
+
+def sealed_frame(frame: bytes) -> bytes:
+    """The same frame, whole, with both checks."""
+    payload = frame[HEADER_BYTES:]
+    return seal(frame[:HEADER_BYTES], payload) + payload
+
+
+def check_payload(header: Header, payload: bytes | memoryview) -> None:
+    """Of a sealed frame, when all of it is here."""
+    check = xxh3_64_intdigest(payload)
+    if check != header.payload_check:
+        raise CorruptFrame(
+            f"a frame was damaged on its way: the checksum of its {header.payload_bytes} bytes is {check:#018x}, "
+            f"its header says {header.payload_check:#018x}"
+        )
+
+
+def _check_of_header(checked: bytes | memoryview) -> int:
+    return xxh3_64_intdigest(checked) & 0xFFFF_FFFF
+
+
+def unpack(
+    buffer: bytes | bytearray | memoryview, offset: int = 0, *, limit_bytes: int, sealed: bool = False
+) -> Header:
     """Read one header, trusting nothing: every field that has rules of its own is checked here."""
     header = Header._make(_LAYOUT.unpack_from(buffer, offset))
+    if sealed:
+        check = _check_of_header(memoryview(buffer)[offset : offset + _CHECKED_BYTES])
+        if check != header.header_check:
+            raise CorruptFrame(
+                f"a header was damaged on its way: its checksum is {check:#010x}, it says {header.header_check:#010x}"
+            )
     if header.magic != MAGIC:
         raise RemoteProtocolError(f"these bytes are not a ringwide frame: they begin with {header.magic:#06x}")
     if header.version != VERSION:
@@ -92,4 +137,6 @@ def unpack(buffer: bytes | bytearray | memoryview, offset: int = 0, *, limit_byt
     limit = limit_bytes if header.kind == DATA else NEWS_LIMIT_BYTES
     if header.payload_bytes > limit:
         raise RemoteProtocolError(f"the frame claims {header.payload_bytes} bytes, at most {limit} are allowed")
+    if not sealed and (header.payload_check or header.header_check):
+        raise RemoteProtocolError("the frame has checksums, where none were agreed on")
     return header

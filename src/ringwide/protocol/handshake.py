@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ringwide.errors import Disagreement, RemoteProtocolError
-from ringwide.protocol.frame import MAGIC, NEWS_LIMIT_BYTES, VERSION, Header, Kind, news, unpack
+from ringwide.protocol.frame import MAGIC, NEWS_LIMIT_BYTES, VERSION, Header, Kind, news, sealed_frame, unpack
 
 RANKS_LIMIT = 2**15
 """A segment of an all-reduce makes 2 (size - 1) hops, and the header has 16 bits for them."""
@@ -30,7 +30,7 @@ class Hello:
     settings: Mapping[str, Setting]
 
     def pack(self, kind: Kind) -> bytes:
-        return news(kind, json.dumps(asdict(self)))
+        return sealed_frame(news(kind, json.dumps(asdict(self))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Difference:
     listener: Setting
 
     def pack(self) -> bytes:
-        return news(Kind.REFUSED, json.dumps(asdict(self)))
+        return sealed_frame(news(Kind.REFUSED, json.dumps(asdict(self))))
 
     def as_error(self, *, rank: int, peer: str, dialed: bool) -> Disagreement:
         ours, theirs = (self.dialer, self.listener) if dialed else (self.listener, self.dialer)
@@ -81,7 +81,7 @@ def check_prefix(first_bytes: bytes) -> Difference | None:
 
 def read_header(buffer: bytes) -> Header:
     """The header of a handshake frame; any other kind of frame is refused."""
-    header = unpack(buffer, limit_bytes=0)
+    header = unpack(buffer, limit_bytes=0, sealed=True)
     if header.kind not in (Kind.HELLO, Kind.WELCOME, Kind.REFUSED):
         raise RemoteProtocolError(f"a frame of kind {header.kind} before the handshake")
     return header
@@ -89,7 +89,7 @@ def read_header(buffer: bytes) -> Header:
 
 def read_hello(payload: bytes) -> Hello:
     """Turn untrusted bytes into a `Hello`, or say what is wrong with them."""
-    fields = _read_object(payload, {"rank": int, "size": int, "lane": int, "peers": str, "settings": dict})
+    fields = read_object(payload, {"rank": int, "size": int, "lane": int, "peers": str, "settings": dict})
     settings = fields["settings"]
     if not all(isinstance(value, Setting) for value in settings.values()):
         raise RemoteProtocolError("a hello whose settings are not plain values")
@@ -99,13 +99,14 @@ def read_hello(payload: bytes) -> Hello:
 
 
 def read_difference(payload: bytes) -> Difference:
-    fields = _read_object(payload, {"field": str, "dialer": object, "listener": object})
+    fields = read_object(payload, {"field": str, "dialer": object, "listener": object})
     if not isinstance(fields["dialer"], Setting) or not isinstance(fields["listener"], Setting):
         raise RemoteProtocolError("a refusal whose values are not plain")
     return Difference(**fields)
 
 
-def _read_object(payload: bytes, shape: Mapping[str, type]) -> dict[str, Any]:
+def read_object(payload: bytes, shape: Mapping[str, type]) -> dict[str, Any]:
+    """One JSON object with exactly these fields, from bytes that nobody vouches for."""
     if len(payload) > NEWS_LIMIT_BYTES:
         raise RemoteProtocolError(f"a handshake of {len(payload)} bytes")
     try:

@@ -5,11 +5,12 @@ Rules:
 - Bytes are received through one small staging buffer, so that a header and a small payload cost one receive. A payload
   that does not fit there is received straight into the place that `landing` names, together with the next header.
 - `landing` may answer None, "not yet": the reader is then blocked, offers no room, and asks again in `retry`.
+- On a sealed stream a header is checked before anything in it is believed, and a payload before `arrived` hears of it.
 """
 
 from collections.abc import Callable
 
-from ringwide.protocol.frame import HEADER_BYTES, Header, unpack
+from ringwide.protocol.frame import HEADER_BYTES, Header, check_payload, unpack
 
 Landing = Callable[[Header], memoryview | None]
 Arrived = Callable[[Header, memoryview], None]
@@ -27,20 +28,29 @@ class FrameReader:
         "_landing",
         "_limit",
         "_place",
+        "_sealed",
         "_staging",
+        "_wanted",
         "blocked",
     )
 
     def __init__(
-        self, *, landing: Landing, arrived: Arrived, limit_bytes: int, staging_bytes: int = HEADER_BYTES
+        self,
+        *,
+        landing: Landing,
+        arrived: Arrived,
+        limit_bytes: int,
+        staging_bytes: int = HEADER_BYTES,
+        sealed: bool = False,
     ) -> None:
-        self._landing, self._arrived, self._limit = landing, arrived, limit_bytes
+        self._landing, self._arrived, self._limit, self._sealed = landing, arrived, limit_bytes, sealed
         self._staging = memoryview(bytearray(max(staging_bytes, HEADER_BYTES)))
         self._capacity = len(self._staging) - HEADER_BYTES
         self._filled = 0  # bytes in the staging buffer
         self._header: Header | None = None  # of the frame that is being landed
         self._place: memoryview | None = None  # where its payload goes
         self._landed = 0  # bytes of it that are there
+        self._wanted = True  # all of it is in that place, and somebody may use it
         self.blocked = False
 
     def room(self) -> list[memoryview]:
@@ -79,19 +89,22 @@ class FrameReader:
         """What is being landed of this collective is not wanted any more: its rest goes where nobody looks."""
         if self._header is not None and self._place is not None and self._header.collective == collective:
             self._place = memoryview(bytearray(len(self._place)))
+            self._wanted = False  # nor can it be checked: its beginning is elsewhere
 
     def _finish_landing(self) -> None:
         header, place = self._header, self._place
         assert header is not None
         assert place is not None
         self._header = self._place = None
+        if self._sealed and self._wanted:
+            check_payload(header, place)
         self._arrived(header, place)
 
     def _read_staged(self) -> None:
         """Report every frame that lies whole in the staging buffer; then move its rest to the front."""
         staging, start, end = self._staging, 0, self._filled
         while end - start >= HEADER_BYTES:
-            header = unpack(staging, start, limit_bytes=self._limit)
+            header = unpack(staging, start, limit_bytes=self._limit, sealed=self._sealed)
             body = start + HEADER_BYTES
             if header.payload_bytes > self._capacity:
                 if not self._begin_landing(header, staging[body:end]):
@@ -104,6 +117,8 @@ class FrameReader:
             after = body + header.payload_bytes
             if after > end:
                 break
+            if self._sealed:
+                check_payload(header, staging[body:after])
             self._arrived(header, staging[body:after])
             start = after
         if start:
@@ -118,7 +133,7 @@ class FrameReader:
             return False
         here = min(len(staged), len(place))
         place[:here] = staged[:here]
-        self._header, self._place, self._landed = header, place, here
+        self._header, self._place, self._landed, self._wanted = header, place, here, True
         if here == len(place):
             self._finish_landing()
         return True

@@ -19,7 +19,7 @@ from collections import deque
 from typing import Protocol
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, Header
+from ringwide.protocol.frame import HEADER_BYTES, Header, seal
 from ringwide.protocol.stream import FrameReader
 from ringwide.transport.scratch import Scratch
 from ringwide.transport.sockets import acknowledge_quickly, granted_bytes, wake_at
@@ -70,8 +70,9 @@ class Lane:
         events: Events,
         limit_bytes: int,
         staging_bytes: int = HEADER_BYTES,
+        sealed: bool = False,
     ) -> None:
-        self.peer, self.index = peer, index
+        self.peer, self.index, self.sealed = peer, index, sealed
         self.bytes_sent = self.bytes_received = 0
         self.closed = False
         self.socket = wire.socket
@@ -82,7 +83,11 @@ class Lane:
         self._writing = False
         self.scratch = Scratch()
         self._reader = FrameReader(
-            landing=self._landing, arrived=self._arrived, limit_bytes=limit_bytes, staging_bytes=staging_bytes
+            landing=self._landing,
+            arrived=self._arrived,
+            limit_bytes=limit_bytes,
+            staging_bytes=staging_bytes,
+            sealed=sealed,
         )
         self._loop.add_reader(self.socket, self._readable)
         self._reading = True
@@ -100,6 +105,8 @@ class Lane:
         """Send a frame now, or as soon as the kernel takes it."""
         if self.closed:
             return
+        if self.sealed:
+            header = seal(header, payload)
         if self._queue:
             rest = self._own_or_copy([header, payload], owner)
             self._queue.append(_Parcel(rest, owner, collective, False))

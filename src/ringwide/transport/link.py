@@ -40,7 +40,7 @@ class Link:
     def tell(self, frame: bytes) -> None:
         """Send news, if the peer can still be reached."""
         if 0 in self.lanes:
-            self.lanes[0].send(frame, memoryview(b""))
+            self.lanes[0].send(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:])
 
     def forget(self, collective: int) -> None:
         for lane in self._bulk:
