@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from fcntl import ioctl
 from hashlib import blake2b
 from struct import unpack
@@ -11,18 +12,23 @@ from termios import TIOCOUTQ
 
 from ringwide.membership.gathering import Gathering
 from ringwide.membership.listening import listen
+from ringwide.membership.liveness import Liveness
+from ringwide.membership.meeting import Terms
 from ringwide.membership.peers import Address
+from ringwide.membership.protection import Protection
 from ringwide.protocol.handshake import Setting
+from ringwide.protocol.vital import VITAL_LANE
 from ringwide.transport.lane import Events, Lane
 from ringwide.transport.link import EXPRESS_BYTES, STAGING_BYTES, Link
 from ringwide.transport.sockets import SocketSettings, tune
 from ringwide.transport.wire import Wire
 
-_LEAVE_SECONDS, _LEAVE_STEP_SECONDS = 1.0, 0.002
+_LEAVE_SECONDS, _LEAVE_STEP_SECONDS = 0.5, 0.002
+_VITAL_BUFFER_BYTES = 16 * 1024
 _TCP_CLOSE = 7
 """The state of a connection that was reset, as the kernel numbers it."""
-_PEERS_IN_FULL_BYTES = 3000
-"""A longer list of peers is compared by its digest."""
+_PEERS_IN_FULL_BYTES = 1500
+"""A longer list of peers is compared by its digest: a whole handshake has 4 KiB."""
 
 
 class Connections:
@@ -40,22 +46,24 @@ class Connections:
         self,
         *,
         events: Events,
+        vitals: Liveness,
         lanes_to: Callable[[int], int],
         settings: Mapping[str, Setting],
         address: Address,
-        insecure: bool,
+        protection: Protection,
         timeout_seconds: float,
     ) -> None:
-        """Find the other ranks. `lanes_to` says how many bulk lanes a peer gets beside its express lane."""
+        """Find the other ranks. `lanes_to` says how many bulk lanes a peer gets beside its express and vital lanes."""
+        terms = Terms(self._rank, len(self._addresses), self._peers_in_common(), settings, protection)
         gathering = self._gathering = Gathering(
-            rank=self._rank,
+            terms=terms,
             addresses=self._addresses,
-            lanes={peer: range(1 + lanes_to(peer)) for peer in self.links},
-            settings=settings,
-            peers_digest=self._peers_in_common(),
-            on_socket=lambda peer, index, wire: self._add_lane(events, peer, index, wire),
+            lanes={peer: (*range(1 + lanes_to(peer)), VITAL_LANE) for peer in self.links},
+            on_lane=lambda peer, index, wire, sealed: self._add_lane(events, vitals, peer, index, wire, sealed),
         )
-        self._listener = listen(address, rank=self._rank, insecure=insecure)
+        self._listener = listen(
+            address, rank=self._rank, beyond_loopback=protection.will_do_beyond_loopback
+        )
         self._server = asyncio.create_task(gathering.serve(self._listener))
         await gathering.run(timeout_seconds=timeout_seconds)
 
@@ -80,10 +88,14 @@ class Connections:
             else blake2b(text.encode(), digest_size=16).hexdigest()
         )
 
-    def _add_lane(self, events: Events, peer: int, index: int, wire: Wire) -> None:
+    def _add_lane(self, events: Events, vitals: Liveness, peer: int, index: int, wire: Wire, sealed: bool) -> None:
+        if index == VITAL_LANE:
+            tune(wire.socket, replace(self._sockets, buffer_bytes=_VITAL_BUFFER_BYTES))
+            vitals.add(peer, wire)
+            return
         tune(wire.socket, self._sockets, may_be_paused=index > 0)
         limit, staging = (self._segment_bytes, 0) if index else (EXPRESS_BYTES, STAGING_BYTES)
-        lane = Lane(wire, peer=peer, index=index, events=events, limit_bytes=limit, staging_bytes=staging)
+        lane = Lane(wire, peer=peer, index=index, events=events, limit_bytes=limit, staging_bytes=staging, sealed=sealed)
         self.links[peer].add(lane)
 
     async def stop_listening(self) -> None:

@@ -37,6 +37,7 @@ from ringwide.collective.workshop import Workshop
 from ringwide.config import RingConfig
 from ringwide.connections import Connections
 from ringwide.errors import JoinError, RingClosed, StartTimeout
+from ringwide.membership.liveness import Liveness
 from ringwide.membership.peers import Address, check_rank, load_peers, parse_address
 from ringwide.nonfinite import Inspector
 from ringwide.observe import statistics
@@ -103,8 +104,17 @@ class Ring:
             links=self._links,
             clock=asyncio.get_running_loop(),
             timeout_seconds=config.collective_timeout_seconds,
+            warn_after_seconds=config.warn_after_seconds,
             coder=self._coder,
             workshop=self._workshop,
+        )
+        self._liveness = Liveness(
+            rank=rank,
+            links=self._links,
+            suspect_after_seconds=config.suspect_after_seconds,
+            called=lambda: self._dispatcher.called,
+            on_silent=self._dispatcher.silent,
+            on_lost=self._dispatcher.lost,
         )
         self._planner = Planner(
             rank=rank,
@@ -195,9 +205,10 @@ class Ring:
             collectives=self._calls.made,
             network_seconds=self._network_seconds + running,
             buffer_bytes_asked=self.config.buffer_bytes,
-            links=statistics.of_links(self._links.values(), self._dispatcher.ledgers),
+            links=statistics.of_links(self._links.values(), self._dispatcher.ledgers, self._liveness.slowness),
             threshold_bytes=None if self._coder is None else self._coder.threshold.reported,
             choices=() if self._coder is None else self._coder.choices(),
+            slow=self._liveness.slowness.verdict(),
         )
 
     # -- what a checkpoint needs
@@ -293,13 +304,16 @@ class Ring:
         self._dispatcher.on_over = self._connections.fail
         await self._connections.open(
             events=self._dispatcher,
+            vitals=self._liveness,
             lanes_to=lambda peer: config.lanes if self._planner.exchanges_bulk(peer) else 0,
             settings={key: getattr(config, key) for key in _MUST_BE_EQUAL},
             address=self._address if config.listen is None else parse_address(config.listen, "listen"),
-            insecure=config.insecure,
+            protection=config.load_protection(),
             timeout_seconds=config.start_timeout_seconds,
         )
         self._dispatcher.on_over = None
+        self._liveness.start()
+        self._dispatcher.deadlines.vitals = self._liveness
         cores, ranks = os.sched_getaffinity(0), self._connections.ranks_on_this_host()
         if ranks > len(cores):
             self._calls.linger_seconds = 0.0  # those with the answer need the cores
@@ -335,6 +349,7 @@ class Ring:
         finally:
             self._dispatcher.say_goodbye(reason)
             self._dispatcher.close(RingClosed("this ring has been left while a call was still open; await every call"))
+            self._liveness.close()
             self._workshop.close()
             await self._connections.close()
 

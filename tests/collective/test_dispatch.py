@@ -41,6 +41,7 @@ class RecordingLink:
 
     def __init__(self, room: int = 0) -> None:
         self.told: list[Header] = []
+        self.words: list[str] = []
         self.waiting: list[Operation] = []
         self._room = room
 
@@ -59,6 +60,7 @@ class RecordingLink:
 
     def tell(self, told: bytes) -> None:
         self.told.append(frame.unpack(told, limit_bytes=0))
+        self.words.append(told[HEADER_BYTES:].decode())
 
     def forget(self, collective: int) -> None:
         self.waiting.clear()
@@ -74,6 +76,23 @@ class StillLane:
         self.resumed += 1
 
 
+class KnownVitals:
+    """What the other ranks have told, and what was asked of them."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, int] = {}
+        self.watched: list[tuple[int, float] | str] = []
+
+    def watch(self, collective: int, quiet_seconds: float, /) -> None:
+        self.watched.append((collective, quiet_seconds))
+
+    def rest(self) -> None:
+        self.watched.append("rest")
+
+    def called(self, peer: int, /) -> int:
+        return self.calls.get(peer, 0)
+
+
 class OneRank:
     """Rank 0 of three, or another, its links and what its calls ended with."""
 
@@ -81,6 +100,7 @@ class OneRank:
         self.links = {peer: RecordingLink(room) for peer in range(SIZE) if peer != rank}
         self.clock = StoppedClock()
         self.dispatcher = Dispatcher(rank=rank, links=self.links, clock=self.clock, timeout_seconds=1.0)
+        self.vitals = self.dispatcher.deadlines.vitals = KnownVitals()
         self.endings: list[RingwideError | None] = []
         self._planner = Planner(
             rank=rank,
@@ -251,17 +271,86 @@ def test_nobody_gives_twice_to_a_star(peer: int) -> None:
         rank.hear(peer, given(plan, hop=peer))
 
 
-def test_in_a_star_rank_0_gives_up_first_because_it_knows_who_is_missing() -> None:
-    hub, other = OneRank(crowded=True), OneRank(rank=1, crowded=True)
-    for rank in (hub, other):
-        rank.call(Kind.ALLREDUCE, 0)
-        rank.clock.tick(0.0)
-        rank.clock.tick(1.0)
-    (error,) = hub.endings
+# -- waiting
+
+
+def waits_in_vain(rank: OneRank) -> None:
+    rank.call(Kind.ALLREDUCE, 0)
+    rank.clock.tick(0.0)
+    rank.clock.tick(1.0)
+
+
+def test_those_who_have_not_called_are_the_ones_it_waits_for() -> None:
+    rank = OneRank(rank=1, crowded=True)
+    rank.vitals.calls[0] = 1  # from whom it waits for numbers, and who waits for rank 2
+    waits_in_vain(rank)
+    (error,) = rank.endings
     assert isinstance(error, CollectiveTimeout)
-    assert error.waiting_for == (1,)
-    assert other.endings == []
-    other.clock.tick(1.5)
-    (error,) = other.endings
+    assert error.waiting_for == (2,)
+    assert [header.kind for header in rank.links[0].told] == [frame.Kind.TIMEOUT]
+
+
+def test_if_all_have_called_it_waits_for_those_whose_numbers_are_due() -> None:
+    rank = OneRank(rank=1, crowded=True)
+    rank.vitals.calls = {0: 1, 2: 1}
+    waits_in_vain(rank)
+    (error,) = rank.endings
     assert isinstance(error, CollectiveTimeout)
     assert error.waiting_for == (0,)
+
+
+def test_a_deadline_that_another_rank_has_noticed() -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, 0)
+    rank.hear(1, frame.news(frame.Kind.TIMEOUT, "2.5 2", collective=1))
+    (error,) = rank.endings
+    assert isinstance(error, CollectiveTimeout)
+    assert error.waiting_for == (2,)
+    assert "no progress for 2.5 s" in str(error)
+
+
+def test_a_deadline_in_strange_words_is_refused() -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, 0)
+    with pytest.raises(RemoteProtocolError, match="rank 1 gave up on collective 1 in strange words"):
+        rank.hear(1, frame.news(frame.Kind.TIMEOUT, "soon 2", collective=1))
+
+
+def test_signs_of_life_are_asked_for_only_while_something_waits() -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, 0)
+    rank.clock.tick(0.0)
+    assert rank.vitals.watched == []
+    rank.clock.tick(0.3)
+    assert rank.vitals.watched == [(1, 0.3)]
+    rank.hear(1, frame.news(frame.Kind.ABORT, "enough", collective=1))
+    rank.clock.tick(0.5)
+    assert rank.vitals.watched == [(1, 0.3), "rest"]
+
+
+def test_a_silent_rank_is_lost_and_all_are_told() -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, BULK)
+    rank.dispatcher.silent([2], 10.0)
+    (error,) = rank.endings
+    assert isinstance(error, PeerLost)
+    assert error.rank == 2
+    assert "nothing was heard of it for 10 s (suspect_after_seconds)" in str(error)
+    assert rank.links[1].words == ["2 nothing was heard of it for 10 s (suspect_after_seconds)"]
+
+
+def test_one_that_hears_of_nobody_does_not_accuse_the_others() -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, BULK)
+    rank.dispatcher.silent([1, 2], 10.0)
+    (error,) = rank.endings
+    assert isinstance(error, PeerLost)
+    assert "is rank 0 cut off?" in str(error)
+    assert rank.links[1].words == ["0 it hears of nobody"]
+
+
+def test_silence_that_nobody_waits_for_is_no_loss() -> None:
+    rank = OneRank()
+    rank.dispatcher.silent([2], 10.0)
+    assert rank.dispatcher.over is None
+    assert rank.links[1].told == []

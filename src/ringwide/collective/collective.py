@@ -24,6 +24,7 @@ class Collective:
         "succeeded",
         "told",
         "unfinished",
+        "warned_at",
     )
 
     def __init__(self, number: int, plan: Plan, on_done: Done) -> None:
@@ -34,7 +35,7 @@ class Collective:
         self.begun, self.begun_at = False, 0.0
         self.told = False  # the other ranks know what we were called with
         self.progress_seen = -1
-        self.progress_at = 0.0
+        self.progress_at = self.warned_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Collective {self.number} {self.plan.what}>"

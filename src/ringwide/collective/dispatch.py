@@ -15,11 +15,12 @@ Rules:
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from ringwide.collective.coded import CodedOperation
 from ringwide.collective.coder import Coder
 from ringwide.collective.collective import Collective, Done
+from ringwide.collective.deadlines import Clock, Deadlines
 from ringwide.collective.early import EarlyFrames
 from ringwide.collective.ledger import Ledger
 from ringwide.collective.numbers import Numbers
@@ -41,15 +42,6 @@ logger = logging.getLogger("ringwide.collective")
 
 GOODBYE_GRACE_SECONDS = 0.5
 """A bulk lane may end before the goodbye on the express lane is read."""
-TICK_SECONDS = 0.25
-
-
-class Clock(Protocol):
-    """Time as an argument: the event loop's, or the simulator's."""
-
-    def time(self) -> float: ...
-
-    def call_later(self, delay: float, callback: Callable[[], object], /) -> object: ...
 
 
 class Dispatcher:
@@ -62,22 +54,29 @@ class Dispatcher:
         links: Mapping[int, LinkLike],
         clock: Clock,
         timeout_seconds: float,
+        warn_after_seconds: float = 10.0,
         coder: Coder | None = None,
         workshop: WorkshopLike | None = None,
         epoch: int = 0,
     ) -> None:
         self._rank, self._links, self._clock = rank, links, clock
         self._timeout, self._epoch = timeout_seconds, epoch
-        self._tick_seconds = min(TICK_SECONDS, timeout_seconds / 4)
         self._coder, self._workshop = coder, workshop
         self.ledgers = {peer: Ledger() for peer in links}
         self._next = 1
         self._open: dict[int, Collective] = {}
+        self.deadlines = Deadlines(
+            open_=self._open,
+            peers=list(links),
+            clock=clock,
+            timeout_seconds=timeout_seconds,
+            warn_after_seconds=warn_after_seconds,
+            give_up=self._give_up,
+        )
         self._line: deque[Collective] = deque()  # those with bulk, in order; only the first one has begun
         self._early = EarlyFrames()
         self._blocked: dict[LaneLike, None] = {}  # in the order in which they stopped, so that a replay is exact
         self._departed: dict[int, int] = {}  # who said goodbye -> the last collective it has finished
-        self._ticking = False
         self.over: RingwideError | None = None  # why nothing can be started any more
         self._last = 0  # when it is over: the last collective that those who left have seen the end of
         self.on_over: Callable[[RingwideError], None] | None = None
@@ -86,6 +85,11 @@ class Dispatcher:
     def finished(self) -> int:
         """Every collective up to this number is over on this rank."""
         return min(self._open, default=self._next) - 1
+
+    @property
+    def called(self) -> int:
+        """The number of the last call on this rank."""
+        return self._next - 1
 
     # -- from above
 
@@ -97,7 +101,7 @@ class Dispatcher:
         self._next += 1
         self._open[collective.number] = collective
         collective.operations = [self._operation(collective, index, numbers) for index, numbers in enumerate(buckets)]
-        self._start_ticking()
+        self.deadlines.start_ticking()
         if plan.express:
             self._begin(collective)
         else:
@@ -315,6 +319,9 @@ class Dispatcher:
         if header.kind == Kind.DISPUTE:
             self._hear_dispute(lane.peer, collective, header, payload)
             return
+        if header.kind == Kind.TIMEOUT:
+            self._hear_timeout(lane.peer, collective, payload)
+            return
         plan, reason = collective.plan, _words(payload)
         error = CollectiveAborted(number=collective.number, what=plan.what, by=lane.peer, reason=reason)
         self._end(collective, error)
@@ -394,37 +401,41 @@ class Dispatcher:
 
     # -- deadlines
 
-    def _start_ticking(self) -> None:
-        if not self._ticking:
-            self._ticking = True
-            self._clock.call_later(self._tick_seconds, self._tick)
-
-    def _tick(self) -> None:
-        self._ticking = False
-        now = self._clock.time()
-        for collective in list(self._open.values()):
-            progress = sum(operation.progress for operation in collective.operations)
-            if progress != collective.progress_seen or not collective.begun:
-                collective.progress_seen, collective.progress_at = progress, now
-            elif now - collective.progress_at >= self._patience(collective):
-                self._give_up(collective)
-        if self._open:
-            self._start_ticking()
-
-    def _patience(self, collective: Collective) -> float:
-        """A rank that hears only of one other leaves it to that one to say who is missing, if it can."""
-        longer = max(2 * self._tick_seconds, self._timeout / 10)
-        return self._timeout + (longer if collective.plan.hears_one else 0.0)
-
     def _give_up(self, collective: Collective) -> None:
-        error = CollectiveTimeout(
-            number=collective.number,
-            what=collective.plan.what,
-            waiting_for=collective.waiting_for(),
-            seconds=self._timeout,
-        )
-        self._tell_all(news(Kind.ABORT, str(error), collective=collective.number, epoch=self._epoch))
+        missing = self.deadlines.missing_from(collective)
+        text = f"{self._timeout:g} {','.join(map(str, missing))}"
+        self._tell_all(news(Kind.TIMEOUT, text, collective=collective.number, epoch=self._epoch))
+        self._end(collective, self._timed_out(collective, missing, self._timeout))
+
+    def _hear_timeout(self, peer: int, collective: Collective, payload: memoryview) -> None:
+        """Another rank was the first to give up: all of them fail alike."""
+        seconds, _, ranks = _words(payload).partition(" ")
+        try:
+            missing = [int(rank) for rank in ranks.split(",") if rank]
+            error = self._timed_out(collective, missing, float(seconds))
+        except ValueError:
+            raise RemoteProtocolError(
+                f"rank {peer} gave up on collective {collective.number} in strange words"
+            ) from None
         self._end(collective, error)
+
+    def _timed_out(self, collective: Collective, missing: Sequence[int], seconds: float) -> CollectiveTimeout:
+        what = collective.plan.what
+        return CollectiveTimeout(number=collective.number, what=what, waiting_for=missing, seconds=seconds)
+
+    def silent(self, peers: Sequence[int], seconds: float) -> None:
+        """Of these ranks nothing was heard for so long, though a collective waits for them."""
+        if self.over is not None or not self._open:
+            return
+        reason = f"nothing was heard of it for {seconds:g} s (suspect_after_seconds)"
+        if len(peers) > 1 and len(peers) == len(self._links):
+            # We are more likely to be cut off than all others to be frozen at once: they must not blame each other.
+            self._tell_all(news(Kind.LOST, f"{self._rank} it hears of nobody", epoch=self._epoch))
+            reason += f", nor of any other: is rank {self._rank} cut off?"
+        else:
+            for peer in peers:
+                self._tell_all(news(Kind.LOST, f"{peer} {reason}", epoch=self._epoch))
+        self._close_down(PeerLost(rank=peers[0], reason=reason), after=0)
 
 
 def _words(payload: memoryview) -> str:

@@ -54,7 +54,6 @@ class Part:
     algorithm: str
     express: bool
     machine: Callable[[], Machine]
-    hears_one: bool = False  # and so cannot know which of the others is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,6 @@ class Plan:
     fingerprint: int
     parts: tuple[Part, ...]
     express: bool
-    hears_one: bool
 
 
 class Planner:
@@ -121,8 +119,8 @@ class Planner:
             parts.append(self._by_stops(self._for_small, BucketShape("", 0, 1)))
         what = f"{request.kind.value}({request.detail})"
         digest = blake2b(repr((what, request.buckets)).encode(), digest_size=8).digest()
-        express, hears_one = all(part.express for part in parts), any(part.hears_one for part in parts)
-        return Plan(what, int.from_bytes(digest, "little"), tuple(parts), express, hears_one)
+        express = all(part.express for part in parts)
+        return Plan(what, int.from_bytes(digest, "little"), tuple(parts), express)
 
     def _part(self, request: Request, bucket: BucketShape) -> Part:
         algorithm = self.algorithm_for(bucket.count * bucket.itemsize)
@@ -155,8 +153,7 @@ class Planner:
         express = bucket.count * bucket.itemsize <= self._express_bytes
         layout = Layout(bucket.count, bucket.itemsize, 1, self._express_bytes if express else self._segment_bytes)
         segments, schedule = layout.segments, self._schedules[algorithm]
-        hears_one = algorithm == "star" and self._rank > 0 and self._size > 2
-        return Part(layout, algorithm, express, lambda: StopsMachine(schedule, segments=segments), hears_one)
+        return Part(layout, algorithm, express, lambda: StopsMachine(schedule, segments=segments))
 
     def _direct(self, bucket: BucketShape, *, chunks: int, senders: range) -> Part:
         layout = Layout(bucket.count, bucket.itemsize, chunks, self._express_bytes)

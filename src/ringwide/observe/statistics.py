@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ringwide.codec.registry import decoder
 from ringwide.collective.coder import Choice
 from ringwide.collective.ledger import Ledger, Tally
+from ringwide.membership.slowness import Slowness, SlowRank
 from ringwide.transport.lane import Lane
 from ringwide.transport.link import Link
 from ringwide.transport.sockets import granted_bytes
@@ -47,6 +48,9 @@ class LinkStatistics:
     received: tuple[CodecStatistics, ...] = ()
     encode_seconds: float = 0.0
     decode_seconds: float = 0.0
+    late_seconds: float = 0.0  # that collectives here have waited for this rank to call them
+    stuck_seconds: float = 0.0  # that they have waited while our bytes were stuck on the way to it
+    round_trip_seconds: float | None = None  # of late; none: it was never asked, as nothing had to wait
 
     @property
     def bytes_sent(self) -> int:
@@ -67,6 +71,7 @@ class Statistics:
     links: tuple[LinkStatistics, ...]
     threshold_bytes: int | None = None  # below which segments travel raw; none: they all do
     choices: tuple[Choice, ...] = ()  # what `codec: auto` uses for each bucket, and why
+    slow: SlowRank | None = None  # the rank that keeps the others waiting, if there is one
 
     @property
     def compression_ratio(self) -> float:
@@ -89,11 +94,11 @@ class Statistics:
         return sum(link.bytes_received for link in self.links)
 
 
-def of_links(links: Iterable[Link], ledgers: Mapping[int, Ledger]) -> tuple[LinkStatistics, ...]:
-    return tuple(_of_link(link, ledgers[link.peer]) for link in links)
+def of_links(links: Iterable[Link], ledgers: Mapping[int, Ledger], slowness: Slowness) -> tuple[LinkStatistics, ...]:
+    return tuple(_of_link(link, ledgers[link.peer], slowness) for link in links)
 
 
-def _of_link(link: Link, ledger: Ledger) -> LinkStatistics:
+def _of_link(link: Link, ledger: Ledger, slowness: Slowness) -> LinkStatistics:
     return LinkStatistics(
         link.peer,
         tuple(map(_of_lane, link.lanes.values())),
@@ -101,6 +106,9 @@ def _of_link(link: Link, ledger: Ledger) -> LinkStatistics:
         _of_tallies(ledger.received),
         ledger.encode_seconds,
         ledger.decode_seconds,
+        slowness.late.get(link.peer, 0.0),
+        slowness.stuck.get(link.peer, 0.0),
+        slowness.round_trip(link.peer),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ringwide.collective.dispatch import Clock
+from ringwide.collective.deadlines import Clock
 from ringwide.collective.workshop import Job, Settle, Then
 
 _REPORTED_AT_ONCE = 0.5

@@ -1,0 +1,104 @@
+"""How long a collective may wait: who is told meanwhile, who is asked for a sign of life, and when it is given up."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from ringwide.collective.collective import Collective
+from ringwide.errors import ranks_named
+
+logger = logging.getLogger("ringwide.collective")
+
+TICK_SECONDS = 0.25
+
+
+class Clock(Protocol):
+    """Time as an argument: the event loop's, or the simulator's."""
+
+    def time(self) -> float: ...
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> object: ...
+
+
+class Vitals(Protocol):
+    """What is known of the other ranks' life. Ranks that are silent for too long are told to `Dispatcher.silent`."""
+
+    def watch(self, collective: int, quiet_seconds: float, /) -> None:
+        """Look for signs of life from now on: this collective waits, and nothing has moved in it for so long."""
+
+    def rest(self) -> None:
+        """Nobody waits any more."""
+
+    def called(self, peer: int, /) -> int:
+        """The last collective that this rank has called, as far as it has told."""
+
+
+class Deadlines:
+    """Looks at every open collective from time to time, and never while there is none."""
+
+    def __init__(
+        self,
+        *,
+        open_: Mapping[int, Collective],
+        peers: Sequence[int],
+        clock: Clock,
+        timeout_seconds: float,
+        warn_after_seconds: float,
+        give_up: Callable[[Collective], None],
+    ) -> None:
+        self._open, self._peers, self._clock = open_, peers, clock
+        self._timeout, self._warn_after, self._give_up = timeout_seconds, warn_after_seconds, give_up
+        self._tick_seconds = min(TICK_SECONDS, timeout_seconds / 4)
+        self._ticking = self._watching = False
+        self.vitals: Vitals | None = None
+
+    def start_ticking(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._clock.call_later(self._tick_seconds, self._tick)
+
+    def missing_from(self, collective: Collective) -> list[int]:
+        """Whom a collective waits for: those who have not called it; if all have, those whose numbers are due here."""
+        if self.vitals is not None:
+            late = [peer for peer in self._peers if self.vitals.called(peer) < collective.number]
+            if late:
+                return sorted(late)
+        return collective.waiting_for()
+
+    def _tick(self) -> None:
+        self._ticking = False
+        now = self._clock.time()
+        for collective in list(self._open.values()):
+            self._check_progress(collective, now)
+        if self.vitals is not None:
+            self._watch(self.vitals, now)
+        if self._open:
+            self.start_ticking()
+
+    def _check_progress(self, collective: Collective, now: float) -> None:
+        progress = sum(operation.progress for operation in collective.operations)
+        if progress != collective.progress_seen or not collective.begun:
+            collective.progress_seen, collective.progress_at = progress, now
+            collective.warned_at = now
+        elif now - collective.progress_at >= self._timeout:
+            self._give_up(collective)
+        elif now - collective.warned_at >= self._warn_after:
+            collective.warned_at = now
+            self._warn(collective, now - collective.progress_at)
+
+    def _warn(self, collective: Collective, seconds: float) -> None:
+        kind, _, _ = collective.plan.what.partition("(")
+        whom = ranks_named(self.missing_from(collective))
+        logger.warning(
+            "collective %d %s: waiting for %s (%.0f s without progress)", collective.number, kind, whom, seconds
+        )
+
+    def _watch(self, vitals: Vitals, now: float) -> None:
+        """Signs of life are asked for while something waits for longer than a tick."""
+        waiting = [one for one in self._open.values() if one.begun and now - one.begun_at >= self._tick_seconds]
+        if waiting:
+            self._watching = True
+            vitals.watch(min(one.number for one in waiting), now - max(one.progress_at for one in waiting))
+        elif self._watching:
+            self._watching = False
+            vitals.rest()

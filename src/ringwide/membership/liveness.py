@@ -1,0 +1,254 @@
+"""Who is still there: while a collective waits, a thread asks the other ranks for signs of life, and answers theirs.
+
+Rules:
+- A thread, because a training step blocks the event loop for as long as it likes: such a rank still answers. One that
+  is frozen does not, nor one behind a link that has gone silent.
+- Nobody asks while collectives are quick. The thread sleeps, and nothing travels.
+- Whatever is heard of a rank counts, on any of its lanes. One of which nothing is heard for `suspect_after_seconds`
+  while a collective waits is reported, once.
+- Time in which this process itself did not run is nobody's silence.
+"""
+
+import asyncio
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from ringwide.errors import RemoteProtocolError
+from ringwide.membership.slowness import Slowness
+from ringwide.protocol.vital import SIGN_BYTES, VITAL_LANE, Sign, SignKind, read_sign
+from ringwide.transport.link import Link
+from ringwide.transport.scratch import Scratch
+from ringwide.transport.wire import Wire
+
+logger = logging.getLogger("ringwide.membership")
+
+LONGEST_BEAT_SECONDS = 0.25
+_CLOSING_SECONDS = 1.0
+
+OnSilent = Callable[[Sequence[int], float], None]
+
+
+class Pulse:
+    """The vital lane to one peer, and what was last heard on it. To the dispatcher it ends as any other lane does."""
+
+    index = VITAL_LANE
+
+    def __init__(self, peer: int, wire: Wire) -> None:
+        self.peer, self.wire = peer, wire
+        self.heard_at = self.sign_at = 0.0
+        self.called = 0
+        self.bytes_seen = 0  # on the other lanes of this peer
+        self.ended = False
+        self.scratch = Scratch()
+        self._inbox = bytearray()
+        self._room = memoryview(bytearray(64 * SIGN_BYTES))
+
+    def resume(self) -> None:
+        """Nothing ever waits on this lane."""
+
+    def signs(self, size: int) -> list[Sign]:
+        """Everything that has come since. EOFError, OSError or RemoteProtocolError end the lane."""
+        while (count := self._receive()) is not None:
+            if count == 0:
+                raise EOFError("it closed the connection")
+            self._inbox += self._room[:count]
+        whole = len(self._inbox) // SIGN_BYTES * SIGN_BYTES
+        taken, self._inbox = self._inbox[:whole], self._inbox[whole:]
+        return [read_sign(taken[place : place + SIGN_BYTES], size=size) for place in range(0, whole, SIGN_BYTES)]
+
+    def _receive(self) -> int | None:
+        try:
+            return self.wire.receive([self._room])
+        except (BlockingIOError, InterruptedError):
+            return None
+
+    def say(self, sign: Sign) -> None:
+        """A sign for which there is no room is dropped: the peer does not read, and the next says as much."""
+        try:
+            if self.wire.unsent:
+                self.wire.flush()
+            if not self.wire.unsent and self.wire.send([sign.pack()]) < SIGN_BYTES:
+                raise OSError("the vital lane took only a part of a sign")
+        except (BlockingIOError, InterruptedError):
+            return
+
+
+class Liveness:
+    """The vital lanes of one rank, and the thread that listens on them."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        links: Mapping[int, Link],
+        suspect_after_seconds: float,
+        called: Callable[[], int],
+        on_silent: OnSilent,
+        on_lost: Callable[[Pulse, Exception], None],
+    ) -> None:
+        self._rank, self._links, self._called = rank, links, called
+        self._suspect_after = suspect_after_seconds
+        self._beat_seconds = min(LONGEST_BEAT_SECONDS, suspect_after_seconds / 8)
+        self._on_silent, self._on_lost = on_silent, on_lost
+        self._loop = asyncio.get_running_loop()
+        self._pulses: dict[int, Pulse] = {}
+        self.slowness = Slowness(rank)
+        self._bell, self._ear = socket.socketpair()
+        self._bell.setblocking(False)
+        self._ear.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._thread = threading.Thread(target=self._run, name=f"ringwide-vitals-{rank}", daemon=True)
+        self._waits_in: int | None = None  # the collective for which others are watched
+        self._next_beat = self._watching_since = 0.0
+        self._closing = False
+
+    # -- from the event loop
+
+    def add(self, peer: int, wire: Wire) -> None:
+        """Before the thread is started."""
+        self._pulses[peer] = Pulse(peer, wire)
+
+    def start(self) -> None:
+        self._selector.register(self._ear, selectors.EVENT_READ, None)
+        for pulse in self._pulses.values():
+            self._selector.register(pulse.wire.socket, selectors.EVENT_READ, pulse)
+        self._thread.start()
+
+    def watch(self, collective: int, quiet_seconds: float) -> None:
+        """This collective waits for others, and has seen no progress for so long."""
+        asleep = self._waits_in is None
+        if asleep:
+            now = time.monotonic()
+            for pulse in list(self._pulses.values()):
+                pulse.heard_at = max(pulse.heard_at, now - quiet_seconds)
+            self._next_beat = self._watching_since = now
+        self._waits_in = collective
+        if asleep:
+            self._ring_bell()
+
+    def rest(self) -> None:
+        """Nobody here waits any more."""
+        self._waits_in = None
+
+    def called(self, peer: int) -> int:
+        """The last collective that this rank has told to have called."""
+        return self._pulses[peer].called
+
+    def close(self) -> None:
+        self._closing = True
+        if self._thread.ident is not None:
+            self._ring_bell()
+            self._thread.join(_CLOSING_SECONDS)
+        self._selector.close()
+        for pulse in self._pulses.values():
+            pulse.wire.close()
+        self._bell.close()
+        self._ear.close()
+
+    def _ring_bell(self) -> None:
+        try:
+            self._bell.send(b"!")
+        except BlockingIOError:
+            return  # it rings already
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._live_one_beat()
+        except Exception:
+            logger.exception("rank %d has no signs of life any more", self._rank)
+
+    def _live_one_beat(self) -> None:
+        due = self._due()
+        for key, _ in self._selector.select(None if due is None else max(0.0, due - time.monotonic())):
+            if key.data is None:
+                self._ear.recv(4096)
+            else:
+                self._listen(key.data)
+        now = time.monotonic()
+        if due is not None and now - due > self._beat_seconds:
+            self._forgive(now - due)
+        if self._waits_in is not None:
+            if now >= self._next_beat:
+                self._beat(now)
+            self._report_silent(now)
+
+    def _due(self) -> float | None:
+        """When there is something to do, if nothing comes before."""
+        if self._waits_in is None:
+            return None
+        suspicions = [pulse.heard_at + self._suspect_after for pulse in self._living()]
+        return min([self._next_beat, *suspicions])
+
+    def _living(self) -> list[Pulse]:
+        return [pulse for pulse in self._pulses.values() if not pulse.ended]
+
+    def _forgive(self, seconds: float) -> None:
+        """We were stopped, or did not get a core, for so long: what others said meanwhile is still to be read."""
+        for pulse in self._living():
+            pulse.heard_at += seconds
+
+    def _listen(self, pulse: Pulse) -> None:
+        try:
+            for sign in pulse.signs(1 + len(self._links)):
+                self._hear(pulse, sign)
+        except (EOFError, OSError, RemoteProtocolError) as error:
+            self._end(pulse, error)
+
+    def _hear(self, pulse: Pulse, sign: Sign) -> None:
+        pulse.heard_at = pulse.sign_at = time.monotonic()
+        pulse.called = max(pulse.called, sign.called)
+        self.slowness.hear_stuck(pulse.peer, sign.stuck_to, sign.stuck_milliseconds / 1000)
+        if sign.kind == SignKind.QUESTION:
+            pulse.say(self._sign(SignKind.ANSWER, sign.stamp))
+        else:
+            self.slowness.note_round_trip(pulse.peer, (time.monotonic_ns() - sign.stamp) / 1e9)
+
+    def _sign(self, kind: SignKind, stamp: int) -> Sign:
+        to, seconds = self.slowness.most_stuck()
+        return Sign(kind, to, int(seconds * 1000), self._called(), stamp)
+
+    def _end(self, pulse: Pulse, error: Exception) -> None:
+        pulse.ended = True
+        self._selector.unregister(pulse.wire.socket)
+        self._tell(self._on_lost, pulse, error)
+
+    def _beat(self, now: float) -> None:
+        waits_in = self._waits_in
+        self._next_beat = now + self._beat_seconds
+        for pulse in self._living():
+            self._look_at_lanes(pulse, now)
+            if waits_in is not None and pulse.called < waits_in and pulse.sign_at > self._watching_since:
+                self.slowness.note_late(pulse.peer, self._beat_seconds)
+            try:
+                pulse.say(self._sign(SignKind.QUESTION, time.monotonic_ns()))
+            except (OSError, RemoteProtocolError) as error:
+                self._end(pulse, error)
+        self.slowness.report(self._beat_seconds)
+
+    def _look_at_lanes(self, pulse: Pulse, now: float) -> None:
+        lanes = list(self._links[pulse.peer].lanes.values())
+        received = sum(lane.bytes_received for lane in lanes)
+        if received != pulse.bytes_seen:
+            pulse.bytes_seen, pulse.heard_at = received, now
+        if any(lane.queued for lane in lanes):
+            self.slowness.note_stuck(pulse.peer, self._beat_seconds)
+
+    def _report_silent(self, now: float) -> None:
+        silent = [pulse for pulse in self._living() if now - pulse.heard_at >= self._suspect_after]
+        if silent:
+            self._tell(self._on_silent, [pulse.peer for pulse in silent], self._suspect_after)
+            for pulse in silent:
+                pulse.heard_at = now  # it was said; if nobody minds, it is said again after as long
+
+    def _tell(self, callback: Callable[..., None], *facts: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *facts)
+        except RuntimeError:  # the event loop is closed already
+            self._closing = True

@@ -1,0 +1,80 @@
+"""Who is named as the slow one, and who is not."""
+
+import pytest
+
+from ringwide.membership.slowness import Slowness, SlowRank
+
+
+def named(slowness: Slowness) -> SlowRank:
+    found = slowness.verdict()
+    assert found is not None
+    return found
+
+
+def test_nobody_is_slow_at_first() -> None:
+    assert Slowness(0).verdict() is None
+
+
+def test_one_that_calls_late() -> None:
+    slowness = Slowness(0)
+    slowness.note_late(2, 3.0)
+    slowness.note_late(1, 0.25)
+    assert named(slowness) == SlowRank(2, 3.0, "others have waited 3.0 s for its calls")
+    assert str(named(slowness)) == "rank 2 is slow: others have waited 3.0 s for its calls"
+
+
+def test_a_short_wait_is_nobodys_fault() -> None:
+    slowness = Slowness(0)
+    slowness.note_late(2, 0.9)
+    assert slowness.verdict() is None
+
+
+def test_if_all_are_equally_late_nobody_is_slow() -> None:
+    slowness = Slowness(0)
+    for rank in (1, 2, 3):
+        slowness.note_late(rank, 5.0)
+    assert slowness.verdict() is None
+
+
+@pytest.mark.parametrize("here", [0, 1, 2, 3])
+def test_one_whose_links_are_slow_is_named_by_all_itself_included(here: int) -> None:
+    """In a ring of four, bytes are stuck from rank 1 to rank 2 and from rank 2 to rank 3."""
+    stuck = {0: (1, 0.2), 1: (2, 6.0), 2: (3, 5.0), 3: (0, 0.1)}
+    slowness = Slowness(here)
+    slowness.note_stuck(*stuck.pop(here))
+    for teller, (rank, seconds) in stuck.items():
+        slowness.hear_stuck(teller, rank, seconds)
+    assert named(slowness).rank == 2
+
+
+def test_of_a_single_slow_link_neither_end_is_named() -> None:
+    slowness = Slowness(0)
+    slowness.hear_stuck(1, 2, 6.0)
+    assert slowness.verdict() is None
+
+
+def test_one_that_is_far_away() -> None:
+    slowness = Slowness(0)
+    for seconds in (0.41, 0.40, 0.9):
+        slowness.note_round_trip(2, seconds)
+    slowness.note_round_trip(1, 0.002)
+    assert named(slowness).rank == 2
+    assert named(slowness).reason == "its answers take 400 ms, those of the nearest rank 2.0 ms"
+    assert slowness.round_trip(2) == 0.40
+
+
+def test_if_all_are_far_away_it_is_our_own_place() -> None:
+    slowness = Slowness(0)
+    for rank in (1, 2, 3):
+        slowness.note_round_trip(rank, 0.4)
+    assert slowness.verdict() is None
+
+
+def test_the_slow_one_is_named_again_when_it_has_cost_twice_as_much(caplog: pytest.LogCaptureFixture) -> None:
+    slowness = Slowness(0)
+    for _ in range(10):
+        slowness.note_late(2, 0.5)
+        slowness.report(0.5)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"rank 2 is slow: others have waited {seconds} s for its calls" for seconds in ("1.0", "2.0", "4.0")
+    ]
