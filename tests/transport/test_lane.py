@@ -18,6 +18,7 @@ from transport.wire import (
     PATIENCE_SECONDS,
     SMALL_BUFFER_BYTES,
     Parcel,
+    Wiring,
     header_of,
     lane_and_stranger,
     lanes,
@@ -32,6 +33,7 @@ MORE_THAN_BUFFERS = 8 * MIB
 EXPRESS: dict[str, Any] = {"index": 0, "staging_bytes": 64 * 1024}
 BULK: dict[str, Any] = {"index": 1, "staging_bytes": 0}
 
+every_wiring = pytest.mark.parametrize("wiring", Wiring, ids=lambda wiring: wiring.value)
 either_kind = pytest.mark.parametrize("kind", [EXPRESS, BULK], ids=["express", "bulk"])
 sizes_around_every_edge = st.lists(
     st.one_of(st.integers(0, 80), st.sampled_from([65_499, 65_500, 65_501, 65_536, 200_000, MIB])),
@@ -40,12 +42,13 @@ sizes_around_every_edge = st.lists(
 )
 
 
+@every_wiring
 @either_kind
 @given(sizes=sizes_around_every_edge)
 @settings(max_examples=25)
-async def test_frames_arrive_whole_and_in_order(kind: dict[str, Any], sizes: list[int]) -> None:
+async def test_frames_arrive_whole_and_in_order(wiring: Wiring, kind: dict[str, Any], sizes: list[int]) -> None:
     payloads = [pattern(nbytes, seed) for seed, nbytes in enumerate(sizes)]
-    async with lanes(buffer_bytes=SMALL_BUFFER_BYTES, **kind) as ends:
+    async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES, **kind) as ends:
         for number, payload in enumerate(payloads):
             send(ends.here, number, payload)
         await ends.hearing_there.until_frames(len(payloads))
@@ -73,10 +76,11 @@ async def test_any_split_of_the_stream_gives_the_same_frames(kind: dict[str, Any
         assert ends.hearing_there.frames == [(n, pattern(size, n)) for n, size in enumerate([0, 5, 100, 0, 40])]
 
 
+@every_wiring
 @either_kind
-async def test_receiving_never_waits_for_sending(kind: dict[str, Any]) -> None:
+async def test_receiving_never_waits_for_sending(wiring: Wiring, kind: dict[str, Any]) -> None:
     there_and_back = pattern(MORE_THAN_BUFFERS, 1), pattern(MORE_THAN_BUFFERS, 2)
-    async with lanes(buffer_bytes=SMALL_BUFFER_BYTES, **kind) as ends:
+    async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES, **kind) as ends:
         send(ends.here, 1, there_and_back[0])
         send(ends.there, 2, there_and_back[1])
         # Both kernels are full now: if either side finished sending before it received, neither would ever finish.
@@ -97,9 +101,12 @@ def test_peers_that_sent_before_they_received_would_wait_for_each_other() -> Non
                 sock.sendall(pattern(MORE_THAN_BUFFERS))
 
 
+@every_wiring
 @either_kind
-async def test_an_owner_is_told_once_and_only_when_all_its_bytes_have_left(kind: dict[str, Any]) -> None:
-    async with lanes(buffer_bytes=SMALL_BUFFER_BYTES, **kind) as ends:
+async def test_an_owner_is_told_once_and_only_when_all_its_bytes_have_left(
+    wiring: Wiring, kind: dict[str, Any]
+) -> None:
+    async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES, **kind) as ends:
         ends.hearing_there.open = False
         parcels = [Parcel(ends.here, pattern(size)) for size in (MORE_THAN_BUFFERS, 10, 0, MORE_THAN_BUFFERS, 99)]
         for number, parcel in enumerate(parcels):
@@ -116,8 +123,9 @@ async def test_an_owner_is_told_once_and_only_when_all_its_bytes_have_left(kind:
             assert parcel.told_at == [left]
 
 
-async def test_an_owner_is_told_at_once_if_the_kernel_takes_everything() -> None:
-    async with lanes() as ends:
+@every_wiring
+async def test_an_owner_is_told_at_once_if_the_kernel_takes_everything(wiring: Wiring) -> None:
+    async with lanes(wiring=wiring) as ends:
         parcel = Parcel(ends.here, b"small")
         send_owned(ends.here, 1, parcel)
         assert parcel.told_at == [HEADER_BYTES + 5]
@@ -125,21 +133,23 @@ async def test_an_owner_is_told_at_once_if_the_kernel_takes_everything() -> None
         assert len(parcel.told_at) == 1
 
 
+@every_wiring
 @either_kind
-async def test_a_frame_without_an_owner_is_copied(kind: dict[str, Any]) -> None:
-    async with lanes(buffer_bytes=SMALL_BUFFER_BYTES, **kind) as ends:
+async def test_a_frame_without_an_owner_is_copied(wiring: Wiring, kind: dict[str, Any]) -> None:
+    async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES, **kind) as ends:
         memories = [bytearray(pattern(MORE_THAN_BUFFERS, 1)), bytearray(pattern(1000, 2))]
         for number, memory in enumerate(memories):
             send(ends.here, number, memory)
             memory[:] = bytes(len(memory))
-        assert ends.here.queued == 2, "both must have had to wait, or this proves nothing"
+        assert ends.here.queued >= 2, "both must have had to wait, or this proves nothing"
         await ends.hearing_there.until_frames(2)
         assert ends.hearing_there.frames == [(0, pattern(MORE_THAN_BUFFERS, 1)), (1, pattern(1000, 2))]
 
 
-async def test_forget_takes_back_what_has_not_left_and_lets_the_rest_of_a_frame_leave_whole() -> None:
+@every_wiring
+async def test_forget_takes_back_what_has_not_left_and_lets_the_rest_of_a_frame_leave_whole(wiring: Wiring) -> None:
     over, going_on = 7, 8
-    async with lanes(buffer_bytes=SMALL_BUFFER_BYTES) as ends:
+    async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES) as ends:
         begun, waiting = (Parcel(ends.here, pattern(MORE_THAN_BUFFERS, seed)) for seed in (1, 2))
         other = Parcel(ends.here, pattern(MIB, 3))
         send_owned(ends.here, 1, begun, collective=over)
@@ -159,10 +169,11 @@ async def test_forget_takes_back_what_has_not_left_and_lets_the_rest_of_a_frame_
         assert (begun.told_at, waiting.told_at, len(other.told_at)) == ([], [], 1)
 
 
-async def test_after_forget_nothing_more_lands_where_it_was_to_land() -> None:
+@every_wiring
+async def test_after_forget_nothing_more_lands_where_it_was_to_land(wiring: Wiring) -> None:
     """A collective that has ended in the middle of a frame: its memory is the caller's again, at once."""
     over = 0  # the collective of every frame that `header_of` makes
-    async with lanes(buffer_bytes=SMALL_BUFFER_BYTES, **BULK) as ends:
+    async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES, **BULK) as ends:
         place = memoryview(bytearray(MORE_THAN_BUFFERS))
         ends.hearing_there.landing = lambda lane, header: place  # type: ignore[method-assign]
         send(ends.here, 0, pattern(MORE_THAN_BUFFERS, 1))
@@ -174,13 +185,14 @@ async def test_after_forget_nothing_more_lands_where_it_was_to_land() -> None:
         assert bytes(place) == before
 
 
-async def test_forget_from_within_sent_does_not_disturb_the_queue() -> None:
+@every_wiring
+async def test_forget_from_within_sent_does_not_disturb_the_queue(wiring: Wiring) -> None:
     class Ending(Parcel):
         def sent(self) -> None:
             super().sent()
             self.lane.forget(7)
 
-    async with lanes(buffer_bytes=SMALL_BUFFER_BYTES) as ends:
+    async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES) as ends:
         ending = Ending(ends.here, pattern(MORE_THAN_BUFFERS, 1))
         dropped, kept = Parcel(ends.here, pattern(MIB, 2)), Parcel(ends.here, pattern(MIB, 3))
         send_owned(ends.here, 1, ending, collective=6)
@@ -191,8 +203,9 @@ async def test_forget_from_within_sent_does_not_disturb_the_queue() -> None:
         assert (len(ending.told_at), dropped.told_at, len(kept.told_at)) == (1, [], 1)
 
 
-async def test_a_lane_works_on_after_everything_queued_was_forgotten() -> None:
-    async with lanes(buffer_bytes=SMALL_BUFFER_BYTES) as ends:
+@every_wiring
+async def test_a_lane_works_on_after_everything_queued_was_forgotten(wiring: Wiring) -> None:
+    async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES) as ends:
         send_owned(ends.here, 1, Parcel(ends.here, pattern(MORE_THAN_BUFFERS, 1)), collective=7)
         ends.here.forget(7)
         for number in (2, 3):
@@ -202,9 +215,12 @@ async def test_a_lane_works_on_after_everything_queued_was_forgotten() -> None:
         assert ends.here.queued == 0
 
 
+@every_wiring
 @either_kind
-async def test_a_payload_without_a_place_pauses_the_lane_until_it_is_resumed(kind: dict[str, Any]) -> None:
-    async with lanes(buffer_bytes=SMALL_BUFFER_BYTES, **kind) as ends:
+async def test_a_payload_without_a_place_pauses_the_lane_until_it_is_resumed(
+    wiring: Wiring, kind: dict[str, Any]
+) -> None:
+    async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES, **kind) as ends:
         hearing = ends.hearing_there
         hearing.open = False
         send(ends.here, 1, b"")
@@ -224,8 +240,9 @@ async def test_a_payload_without_a_place_pauses_the_lane_until_it_is_resumed(kin
         assert hearing.frames == [(1, b""), (2, pattern(MORE_THAN_BUFFERS)), (3, b"after")]
 
 
-async def test_resuming_a_lane_that_is_not_paused_does_nothing() -> None:
-    async with lanes() as ends:
+@every_wiring
+async def test_resuming_a_lane_that_is_not_paused_does_nothing(wiring: Wiring) -> None:
+    async with lanes(wiring=wiring) as ends:
         ends.there.resume()
         send(ends.here, 1, pattern(MIB))
         await ends.hearing_there.until_frames(1)
@@ -303,8 +320,9 @@ async def test_what_fails_while_sending_is_reported_once_and_not_from_within_sen
         assert len(listener.losses) == 1
 
 
-async def test_what_fails_while_the_queue_is_sent_is_reported_once() -> None:
-    async with lanes(buffer_bytes=SMALL_BUFFER_BYTES) as ends:
+@every_wiring
+async def test_what_fails_while_the_queue_is_sent_is_reported_once(wiring: Wiring) -> None:
+    async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES) as ends:
         ends.hearing_there.open = False
         parcel = Parcel(ends.here, pattern(MORE_THAN_BUFFERS))
         send_owned(ends.here, 1, parcel)
@@ -367,16 +385,18 @@ async def test_a_frame_that_cannot_be_handled_ends_the_lane(caplog: pytest.LogCa
         ]
 
 
-async def test_the_end_of_a_stream_is_seen_after_what_was_sent() -> None:
-    async with lanes() as ends:
+@every_wiring
+async def test_the_end_of_a_stream_is_seen_after_what_was_sent(wiring: Wiring) -> None:
+    async with lanes(wiring=wiring) as ends:
         send(ends.here, 1, b"last")
         ends.here.close()
         assert isinstance(await ends.hearing_there.until_lost(), EOFError)
         assert ends.hearing_there.frames == [(1, b"last")]
 
 
-async def test_a_closed_lane_takes_nothing_and_reports_nothing() -> None:
-    async with lanes() as ends:
+@every_wiring
+async def test_a_closed_lane_takes_nothing_and_reports_nothing(wiring: Wiring) -> None:
+    async with lanes(wiring=wiring) as ends:
         ends.here.close()
         ends.here.close()
         parcel = Parcel(ends.here, b"late")

@@ -4,10 +4,14 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from enum import Enum
 
 from ringwide.protocol.frame import Header, pack_data
+from ringwide.transport.encrypted import EncryptedWire
 from ringwide.transport.lane import Lane
-from ringwide.transport.wire import PlainWire
+from ringwide.transport.tls import secured
+from ringwide.transport.wire import PlainWire, Wire
+from transport.certificates import own_contexts
 
 PATIENCE_SECONDS = 20
 LIMIT_BYTES = 64 * 1024 * 1024
@@ -108,30 +112,59 @@ def tcp_pair(buffer_bytes: int | None = None) -> Iterator[tuple[socket.socket, s
         yield one, other
 
 
+class Wiring(Enum):
+    """What lies between a lane and its socket."""
+
+    PLAIN = "plain"
+    SEALED = "sealed"
+    TLS = "tls"
+    ENCRYPTED = "encrypted"
+
+    async def wires(self, here: socket.socket, there: socket.socket) -> tuple[Wire, Wire]:
+        match self:
+            case Wiring.TLS:
+                contexts = own_contexts()
+                dialed = secured(here, contexts.dialing, server_side=False)
+                return await asyncio.gather(dialed, secured(there, contexts.listening, server_side=True))
+            case Wiring.ENCRYPTED:
+                one, other = bytes(range(32)), bytes(range(32, 64))
+                return EncryptedWire(here, one, other), EncryptedWire(there, other, one)
+            case _:
+                return PlainWire(here), PlainWire(there)
+
+
 class Ends:
     """Both ends of one connection: lanes `here` and `there`, and who listens to each."""
 
-    def __init__(self, sockets: tuple[socket.socket, socket.socket], index: int, staging_bytes: int) -> None:
+    def __init__(self, wires: tuple[Wire, Wire], index: int, staging_bytes: int, sealed: bool) -> None:
         self.hearing_here, self.hearing_there = Listener(), Listener()
-        self.here = self._lane(sockets[0], self.hearing_here, index, staging_bytes)
-        self.there = self._lane(sockets[1], self.hearing_there, index, staging_bytes)
+        self.wires = wires
+        self.here = self._lane(wires[0], self.hearing_here, index, staging_bytes, sealed)
+        self.there = self._lane(wires[1], self.hearing_there, index, staging_bytes, sealed)
 
     @staticmethod
-    def _lane(sock: socket.socket, events: Listener, index: int, staging_bytes: int) -> Lane:
+    def _lane(wire: Wire, events: Listener, index: int, staging_bytes: int, sealed: bool) -> Lane:
         return Lane(
-            PlainWire(sock),
+            wire,
             peer=1,
             index=index,
             events=events,
             limit_bytes=LIMIT_BYTES,
             staging_bytes=max(staging_bytes, 1),
+            sealed=sealed,
         )
 
 
 @asynccontextmanager
-async def lanes(*, buffer_bytes: int | None = None, index: int = 1, staging_bytes: int = 0) -> AsyncIterator[Ends]:
+async def lanes(
+    *,
+    buffer_bytes: int | None = None,
+    index: int = 1,
+    staging_bytes: int = 0,
+    wiring: Wiring = Wiring.PLAIN,
+) -> AsyncIterator[Ends]:
     with tcp_pair(buffer_bytes) as sockets:
-        ends = Ends(sockets, index, staging_bytes)
+        ends = Ends(await wiring.wires(*sockets), index, staging_bytes, wiring is Wiring.SEALED)
         try:
             yield ends
         finally:
@@ -140,11 +173,13 @@ async def lanes(*, buffer_bytes: int | None = None, index: int = 1, staging_byte
 
 
 @asynccontextmanager
-async def lane_and_stranger(index: int = 1) -> AsyncIterator[tuple[Lane, Listener, socket.socket]]:
+async def lane_and_stranger(
+    index: int = 1, *, sealed: bool = False
+) -> AsyncIterator[tuple[Lane, Listener, socket.socket]]:
     """A lane whose other end is a bare socket, which may send what it likes."""
     with tcp_pair() as (ours, stranger):
         listener = Listener()
-        lane = Lane(PlainWire(ours), peer=1, index=index, events=listener, limit_bytes=LIMIT_BYTES)
+        lane = Lane(PlainWire(ours), peer=1, index=index, events=listener, limit_bytes=LIMIT_BYTES, sealed=sealed)
         try:
             yield lane, listener, stranger
         finally:

@@ -90,13 +90,15 @@ class Lane:
             sealed=sealed,
         )
         self._loop.add_reader(self.socket, self._readable)
-        self._reading = True
+        self._reading, self._looking = True, False
         self._wakes_at = 1  # bytes
         self._wake_bytes = min(WAKE_BYTES, granted_bytes(self.socket)[1] // 4)
         self._error: OSError | None = None  # it has failed, and what came before is still to be read
+        if wire.more:
+            self._look_again()
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{len(self._queue)} queued"
+        state = "closed" if self.closed else f"{self.queued} queued"
         return f"<Lane {self.index} to rank {self.peer}: {state}>"
 
     # -- sending
@@ -120,6 +122,8 @@ class Lane:
             return
         self.bytes_sent += count
         if count == len(header) + len(payload):
+            if self._wire.unsent:
+                self._watch_writable(True)
             if owner is not None:
                 owner.sent()
             return
@@ -145,7 +149,8 @@ class Lane:
 
     @property
     def queued(self) -> int:
-        return len(self._queue)
+        """What the kernel has not got yet: frames, and whatever the wire holds."""
+        return 0 if self.closed else len(self._queue) + self._wire.unsent
 
     def _writable(self) -> None:
         try:
@@ -173,7 +178,14 @@ class Lane:
             if parcel.owner is not None:
                 parcel.owner.sent()
             queue = self._queue  # `sent` may have ended a collective, and that may have replaced the queue
-        self._watch_writable(False)
+        if self.closed:
+            return  # by `sent`
+        try:
+            self._wire.flush()
+        except OSError as error:
+            self._fail_sending(error)
+            return
+        self._watch_writable(self._wire.unsent)
 
     def _watch_writable(self, wanted: bool) -> None:
         if wanted and not self._writing:
@@ -202,7 +214,20 @@ class Lane:
             self._read()
         except Exception as error:
             self._end_with(error)
-        self._choose_when_to_wake()
+        if self._wire.plain:
+            self._choose_when_to_wake()
+        elif self._wire.unsent and not self.closed:  # reading, too, can make a wire answer
+            self._watch_writable(True)
+
+    def _look_again(self) -> None:
+        """There is more to read, and the kernel will not say so."""
+        if not self._looking:
+            self._looking = True
+            self._loop.call_soon(self._look_now)
+
+    def _look_now(self) -> None:
+        self._looking = False
+        self.look()
 
     def _end_with(self, error: Exception) -> None:
         """Whatever fails in a callback ends the lane: an event loop would only print it, and the caller wait on."""
@@ -245,10 +270,10 @@ class Lane:
                 return
             self.bytes_received += count
             self._reader.received(count)
-            if count < sum(map(len, room)) and not self._has_failed():
+            if self._wire.plain and count < sum(map(len, room)) and not self._has_failed():
                 return  # the kernel has no more
-        if self._error is not None:
-            self._loop.call_soon(self._readable)  # there is more, and nobody will tell us again
+        if self._wire.more or self._has_failed():
+            self._look_again()
 
     def resume(self) -> None:
         """A payload had no place to land; perhaps it has one now."""
@@ -258,8 +283,11 @@ class Lane:
             self._reader.retry()
         except Exception as error:
             self._end_with(error)
-        self._choose_when_to_wake()
+        if self._wire.plain:
+            self._choose_when_to_wake()
         self._watch_readable(not (self.closed or self._reader.blocked))
+        if self._reading and self._wire.more:
+            self._look_again()
 
     def _watch_readable(self, wanted: bool) -> None:
         if wanted and not self._reading:
