@@ -1,5 +1,6 @@
 """`docs/wire.md` says what the code does: every table of it is compared."""
 
+import json
 import struct
 from dataclasses import fields
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ringwide.collective import early
-from ringwide.protocol import frame, handshake
+from ringwide.protocol import frame, handshake, proof
 from ringwide.transport.link import EXPRESS_BYTES
 
 WIRE = Path(__file__).parent.parent / "docs" / "wire.md"
@@ -44,16 +45,16 @@ def test_the_kinds() -> None:
     assert rows == [(kind.name, int(kind)) for kind in frame.Kind]
 
 
-@pytest.mark.parametrize(("number", "shape"), [(0, handshake.Hello), (1, handshake.Difference)])
+@pytest.mark.parametrize(("number", "shape"), [(0, handshake.Hello), (1, handshake.Difference), (2, proof.Challenge)])
 def test_the_handshake(number: int, shape: type) -> None:
     assert [row[0] for row in table_under("The handshake", number)] == [field.name for field in fields(shape)]
 
 
 def test_a_hello_has_exactly_these_types() -> None:
-    hello = {"rank": 0, "size": 1, "lane": 0, "peers": "", "settings": {}}
+    hello = {"rank": 0, "size": 1, "lane": 0, "peers": "", "settings": {}, "checksum": True}
     types = {row[0]: row[1] for row in table_under("The handshake")}
     assert types == {name: type(value).__name__ for name, value in hello.items()}
-    assert handshake.Hello(**hello) == handshake.read_hello(str(hello).replace("'", '"').encode())  # type: ignore[arg-type]
+    assert handshake.Hello(**hello) == handshake.read_hello(json.dumps(hello).encode())  # type: ignore[arg-type]
 
 
 def test_the_limits() -> None:

@@ -4,6 +4,7 @@ Sizes may be written as integers or as text with a unit (`"1MiB"`, `"512 KB"`). 
 loaded; unknown keys are errors. Rooms below this one take plain arguments, never these objects.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,6 +21,9 @@ from pydantic import (
 
 from ringwide.codec import registry
 from ringwide.codec.codec import Codec
+from ringwide.membership.keys import KEYGEN, load_key
+from ringwide.membership.keys import VARIABLE as KEY_VARIABLE
+from ringwide.membership.protection import Protection
 
 CODECS = (*registry.NAMES, "auto")
 _FEW: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=64)])
@@ -238,6 +242,39 @@ class RingConfig(BaseModel):
             shuffle=self.codec_shuffle,
             fraction=self.topk_fraction,
         )
+
+    def load_protection(self) -> Protection:
+        """Reads the files that guard the ring. A `ConfigError` says what is wrong with them."""
+        path, origin = self._key_path()
+        return Protection(
+            secret=None if path is None else load_key(path, origin=origin),
+            encrypt=self.encrypt,
+            insecure=self.insecure,
+            run_id=self.run_id,
+            checksum=None if self.checksum == "auto" else self.checksum,
+        )
+
+    def _key_path(self) -> tuple[Path | None, str]:
+        """Which file, and who named it."""
+        if self.key_file is not None:
+            return self.key_file.expanduser(), "key_file"
+        named = os.environ.get(KEY_VARIABLE)
+        return Path(named).expanduser() if named else None, KEY_VARIABLE
+
+    @model_validator(mode="after")
+    def _protection_is_of_one_kind(self) -> Self:
+        has_key = self._key_path()[0] is not None
+        if self.encrypt and self.tls is not None:
+            raise ValueError("encrypt and tls both encrypt: choose encrypt with a key_file, or tls with certificates")
+        if self.encrypt and not has_key:
+            raise ValueError(
+                "encrypt needs the key that all ranks share: "
+                f"set key_file (or {KEY_VARIABLE}) to a file made by `{KEYGEN}`"
+            )
+        for name in ("key_file", "tls"):
+            if self.insecure and getattr(self, name) is not None:
+                raise ValueError(f"insecure lets anybody join, {name} only those whom you trust; remove one of the two")
+        return self
 
     @model_validator(mode="after")
     def _doubling_needs_its_algorithm(self) -> Self:

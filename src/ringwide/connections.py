@@ -61,9 +61,7 @@ class Connections:
             lanes={peer: (*range(1 + lanes_to(peer)), VITAL_LANE) for peer in self.links},
             on_lane=lambda peer, index, wire, sealed: self._add_lane(events, vitals, peer, index, wire, sealed),
         )
-        self._listener = listen(
-            address, rank=self._rank, beyond_loopback=protection.will_do_beyond_loopback
-        )
+        self._listener = listen(address, rank=self._rank, beyond_loopback=protection.will_do_beyond_loopback)
         self._server = asyncio.create_task(gathering.serve(self._listener))
         await gathering.run(timeout_seconds=timeout_seconds)
 
@@ -95,7 +93,9 @@ class Connections:
             return
         tune(wire.socket, self._sockets, may_be_paused=index > 0)
         limit, staging = (self._segment_bytes, 0) if index else (EXPRESS_BYTES, STAGING_BYTES)
-        lane = Lane(wire, peer=peer, index=index, events=events, limit_bytes=limit, staging_bytes=staging, sealed=sealed)
+        lane = Lane(
+            wire, peer=peer, index=index, events=events, limit_bytes=limit, staging_bytes=staging, sealed=sealed
+        )
         self.links[peer].add(lane)
 
     async def stop_listening(self) -> None:

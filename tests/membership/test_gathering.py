@@ -324,6 +324,7 @@ async def test_a_listener_of_another_version_is_an_error_for_the_dialer(answer: 
 
 # -- strangers
 
+FIELDS = {"rank": 1, "size": 2, "lane": 0, "peers": "", "settings": {}, "checksum": False}
 NOISE = {
     "http": b"GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n",
     "tls": bytes.fromhex("1603010200010001fc0303") + bytes(64),
@@ -333,9 +334,9 @@ NOISE = {
     "deep JSON": frame(HELLO, b"[" * 4000),
     "JSON of another kind": frame(HELLO, b"[1, 2]"),
     "missing fields": hello({"rank": 1}),
-    "fields of the wrong type": hello({"rank": "1", "size": 2, "lane": 0, "peers": "", "settings": {}}),
-    "an impossible rank": hello({"rank": -1, "size": 2, "lane": 0, "peers": "", "settings": {}}),
-    "settings that nest": hello({"rank": 1, "size": 2, "lane": 0, "peers": "", "settings": {"lanes": [[]]}}),
+    "fields of the wrong type": hello({**FIELDS, "rank": "1"}),
+    "an impossible rank": hello({**FIELDS, "rank": -1}),
+    "settings that nest": hello({**FIELDS, "settings": {"lanes": [[]]}}),
     "a welcome out of the blue": frame(WELCOME, b"{}"),
     "data before a handshake": frame(16, b""),
     "a huge claim": frame(HELLO, b"")[:-4] + b"\xff\xff\xff\xff",
@@ -364,16 +365,6 @@ async def test_strangers_that_say_nothing_disturb_nobody_and_are_sent_away_at_th
     async with visiting(peers[0]) as (one, _), visiting(peers[0]) as (other, _):
         assert await outcomes_of(first, member(1, peers)) == [[0, 1]] * 2
         assert await rest(one) == await rest(other) == b""
-
-
-async def test_a_peer_that_was_turned_away_in_a_crowd_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More strangers at once than are heard: whoever is cut off then must try again, not give up for ever."""
-    monkeypatch.setattr(gathering, "_STRANGERS_AT_A_TIME", 1)
-    monkeypatch.setattr(gathering, "HANDSHAKE_SECONDS", 0.3)
-    peers = free_peers(2)
-    first = asyncio.create_task(member(0, peers))
-    async with visiting(peers[0]):
-        assert await outcomes_of(first, member(1, peers)) == [[0, 1]] * 2
 
 
 async def test_a_peer_that_went_away_during_the_handshake_may_come_again() -> None:

@@ -18,7 +18,7 @@ def taken() -> Iterator[Address]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
 def test_a_listening_socket_accepts(host: str) -> None:
-    with listen(Address(host, 0), rank=0, insecure=False) as listener:
+    with listen(Address(host, 0), rank=0, beyond_loopback=False) as listener:
         assert listener.getblocking() is False
         with socket.create_connection(listener.getsockname()[:2]):
             pass
@@ -26,14 +26,14 @@ def test_a_listening_socket_accepts(host: str) -> None:
 
 def test_a_port_in_use_names_rank_and_address(taken: Address) -> None:
     with pytest.raises(AddressError) as caught:
-        listen(taken, rank=3, insecure=False)
+        listen(taken, rank=3, beyond_loopback=False)
     assert str(caught.value) == (
         f"rank 3 cannot listen on {taken}: the port is in use; is another process running as rank 3?"
     )
 
 
 def test_the_port_of_a_run_that_just_ended_is_free() -> None:
-    first = listen(Address("127.0.0.1", 0), rank=0, insecure=False)
+    first = listen(Address("127.0.0.1", 0), rank=0, beyond_loopback=False)
     address = Address("127.0.0.1", first.getsockname()[1])
     dialer = socket.create_connection(first.getsockname())
     first.setblocking(True)
@@ -41,28 +41,28 @@ def test_the_port_of_a_run_that_just_ended_is_free() -> None:
     accepted.close()  # the side that closes first keeps the port for a minute
     dialer.close()
     first.close()
-    listen(address, rank=0, insecure=False).close()
+    listen(address, rank=0, beyond_loopback=False).close()
 
 
 def test_a_name_that_does_not_resolve_is_named() -> None:
     with pytest.raises(
         AddressError, match=r"^no-such-host\.invalid:5000: the host name 'no-such-host\.invalid' does not"
     ):
-        listen(Address("no-such-host.invalid", 5000), rank=0, insecure=False)
+        listen(Address("no-such-host.invalid", 5000), rank=0, beyond_loopback=False)
 
 
 def test_an_address_of_another_machine_asks_whether_the_rank_is_right() -> None:
     with pytest.raises(AddressError, match="this machine does not have that address; is the rank right"):
-        listen(Address("192.0.2.1", 5000), rank=0, insecure=True)
+        listen(Address("192.0.2.1", 5000), rank=0, beyond_loopback=True)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1"])
 def test_listening_beyond_loopback_is_refused_before_a_socket_is_opened(host: str) -> None:
     with pytest.raises(ConfigError, match=rf"rank 1 would listen on {host}:5000, beyond loopback") as caught:
-        listen(Address(host, 5000), rank=1, insecure=False)
+        listen(Address(host, 5000), rank=1, beyond_loopback=False)
     assert "insecure: true" in str(caught.value)
 
 
 def test_listening_beyond_loopback_is_allowed_when_asked_for() -> None:
-    with listen(Address("0.0.0.0", 0), rank=0, insecure=True) as listener:
+    with listen(Address("0.0.0.0", 0), rank=0, beyond_loopback=True) as listener:
         assert listener.getsockname()[0] == "0.0.0.0"

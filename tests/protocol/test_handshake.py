@@ -17,6 +17,7 @@ from ringwide.protocol.handshake import (
     read_difference,
     read_header,
     read_hello,
+    words,
 )
 
 settings = st.one_of(
@@ -33,6 +34,7 @@ def hellos(draw: st.DrawFn) -> Hello:
         lane=draw(st.integers(0, 64)),
         peers=draw(st.text(max_size=60)),
         settings=draw(st.dictionaries(st.text(max_size=20), settings, max_size=4)),
+        checksum=draw(st.booleans()),
     )
 
 
@@ -41,7 +43,7 @@ def hellos(draw: st.DrawFn) -> Hello:
 
 @given(hellos(), st.sampled_from([Kind.HELLO, Kind.WELCOME]))
 def test_a_hello_comes_back_as_it_was(hello: Hello, kind: Kind) -> None:
-    frame = hello.pack(kind)
+    frame = words(kind, hello.body())
     header = read_header(frame[:HEADER_BYTES])
     assert (header.kind, header.payload_bytes) == (kind, len(frame) - HEADER_BYTES)
     assert read_hello(frame[HEADER_BYTES:]) == hello
@@ -50,14 +52,14 @@ def test_a_hello_comes_back_as_it_was(hello: Hello, kind: Kind) -> None:
 @given(st.text(max_size=50), settings, settings)
 def test_a_difference_comes_back_as_it_was(field: str, dialer: Any, listener: Any) -> None:
     difference = Difference(field, dialer, listener)
-    frame = difference.pack()
+    frame = words(Kind.REFUSED, difference.body())
     assert read_header(frame[:HEADER_BYTES]).kind == Kind.REFUSED
     assert read_difference(frame[HEADER_BYTES:]) == difference
 
 
 # What two ranks must have in common
 
-DIALER = Hello(rank=1, size=2, lane=0, peers="a:1\nb:1", settings={"lanes": 1, "segment_bytes": 4096})
+DIALER = Hello(rank=1, size=2, lane=0, peers="a:1\nb:1", settings={"lanes": 1, "segment_bytes": 4096}, checksum=True)
 LISTENER = replace(DIALER, rank=0)
 
 
@@ -124,11 +126,7 @@ json_values = st.recursive(
 )
 
 
-@given(
-    st.fixed_dictionaries(
-        {"rank": json_values, "size": json_values, "lane": json_values, "peers": json_values, "settings": json_values}
-    )
-)
+@given(st.fixed_dictionaries(dict.fromkeys(("rank", "size", "lane", "peers", "settings", "checksum"), json_values)))
 def test_fields_of_any_type_are_a_hello_or_a_protocol_error(fields: dict[str, Any]) -> None:
     try:
         hello = read_hello(json.dumps(fields).encode())
@@ -162,9 +160,11 @@ def test_what_an_attacker_might_try(payload: bytes) -> None:
         read_hello(payload)
 
 
-@pytest.mark.parametrize("change", [{"rank": -1}, {"rank": 2}, {"size": RANKS_LIMIT + 1}, {"lane": -1}, {"rank": True}])
+@pytest.mark.parametrize(
+    "change", [{"rank": -1}, {"rank": 2}, {"size": RANKS_LIMIT + 1}, {"lane": -1}, {"rank": True}, {"checksum": 1}]
+)
 def test_an_impossible_hello_is_refused(change: dict[str, Any]) -> None:
-    fields = {"rank": 1, "size": 2, "lane": 0, "peers": "", "settings": {}} | change
+    fields = {"rank": 1, "size": 2, "lane": 0, "peers": "", "settings": {}, "checksum": True} | change
     with pytest.raises(RemoteProtocolError):
         read_hello(json.dumps(fields).encode())
 
@@ -173,7 +173,7 @@ def test_an_impossible_hello_is_refused(change: dict[str, Any]) -> None:
 
 
 def test_a_peer_of_this_version_passes() -> None:
-    assert check_prefix(DIALER.pack(Kind.HELLO)[:3]) is None
+    assert check_prefix(words(Kind.HELLO, DIALER.body())[:3]) is None
 
 
 def test_another_version_is_a_difference() -> None:

@@ -7,23 +7,19 @@ until the other is there or the start timeout is over. After the ring has formed
 
 import asyncio
 import logging
+import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ringwide.errors import JoinError, RemoteProtocolError, StartTimeout
+from ringwide.membership.channel import Channel, HungUp, host_of
 from ringwide.membership.listening import unresolvable
+from ringwide.membership.meeting import Met, Refused, Terms, answer, introduce
 from ringwide.membership.peers import Address
-from ringwide.protocol.frame import HEADER_BYTES, Kind, check_payload
-from ringwide.protocol.handshake import (
-    Difference,
-    Hello,
-    Setting,
-    check_prefix,
-    differences,
-    read_difference,
-    read_header,
-    read_hello,
-)
+from ringwide.membership.reception import Reception
+from ringwide.membership.strangers import Strangers
+from ringwide.protocol.handshake import Difference, Hello
+from ringwide.protocol.proof import NONCE_BYTES
 from ringwide.transport.wire import PlainWire, Wire
 
 logger = logging.getLogger("ringwide.membership")
@@ -31,31 +27,26 @@ logger = logging.getLogger("ringwide.membership")
 HANDSHAKE_SECONDS = 5.0
 REMIND_SECONDS = 3.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
-_STRANGERS_AT_A_TIME = 64
+_TRIES_IN_VAIN = 3
+"""So often in a row a peer may hang up before that is worth a line: it may just be starting, or ending."""
 
-OnSocket = Callable[[int, int, Wire], None]
-"""on_socket(peer, lane, wire): a connection is ready."""
+OnLane = Callable[[int, int, Wire, bool], None]
+"""on_lane(peer, lane, wire, sealed): a connection is ready."""
 
 
 class Gathering:
     """One rank's way into the ring."""
 
     def __init__(
-        self,
-        *,
-        rank: int,
-        addresses: Sequence[Address],
-        lanes: Mapping[int, Sequence[int]],
-        settings: Mapping[str, Setting],
-        peers_digest: str,
-        on_socket: OnSocket,
+        self, *, terms: Terms, addresses: Sequence[Address], lanes: Mapping[int, Sequence[int]], on_lane: OnLane
     ) -> None:
-        self._rank, self._addresses, self._lanes = rank, addresses, lanes
-        self._settings, self._peers_digest, self._on_socket = settings, peers_digest, on_socket
+        self._rank, self._terms = terms.rank, terms
+        self._addresses, self._lanes, self._on_lane = addresses, lanes, on_lane
         self._missing = {(peer, lane) for peer, indexes in lanes.items() for lane in indexes}
-        self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._problems: dict[int, str] = {}  # with those that were reached but are not what they should be
         self._loop = asyncio.get_running_loop()
+        self._outcome: asyncio.Future[None] = self._loop.create_future()
+        self._strangers = Strangers(terms.rank, clock=self._loop.time)
 
     def fail(self, error: Exception) -> None:
         """Joining is over; `run` raises this."""
@@ -78,72 +69,89 @@ class Gathering:
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept connections for as long as this task runs."""
-        try:
-            while True:
-                sock = await self._accept(listener)
-                if len(self._handshakes) >= _STRANGERS_AT_A_TIME:
-                    sock.close()
-                    continue
-                task = asyncio.create_task(self._guarded(self._answer(sock), sock))
-                self._handshakes.add(task)
-                task.add_done_callback(self._handshakes.discard)
-        finally:
-            await _end(list(self._handshakes))
+        reception = Reception(rank=self._rank, greet=self._greet, in_a_hurry=lambda: not self._outcome.done())
+        await reception.serve(listener)
 
     # -- the one that listens
 
-    async def _accept(self, listener: socket.socket) -> socket.socket:
-        while True:
-            try:
-                return (await self._loop.sock_accept(listener))[0]
-            except OSError as error:  # out of descriptors, for example: that may pass
-                logger.warning("rank %d cannot accept a connection: %s", self._rank, error)
-                await asyncio.sleep(_LONGEST_PAUSE)
-
-    async def _answer(self, sock: socket.socket) -> None:
+    async def _greet(self, sock: socket.socket) -> None:
+        """A stranger's bytes, or a connection that breaks, cost only that connection."""
         sock.setblocking(False)
-        async with asyncio.timeout(HANDSHAKE_SECONDS):
-            kind, body = await self._receive(sock)
-            if isinstance(body, Difference):
-                await self._refuse(sock, body, "a peer")
-                return
-            if kind != Kind.HELLO:
-                raise RemoteProtocolError(f"a {kind.name} where a HELLO was due")
-            theirs = read_hello(body)
-            difference = differences(dialer=theirs, listener=self._hello(theirs.lane))
-            if difference is None and (theirs.rank, theirs.lane) not in self._missing:
-                difference = self._why_unexpected(theirs, sock)
-            if difference is not None:
-                await self._refuse(sock, difference, f"rank {theirs.rank}")
-                return
-            await self._loop.sock_sendall(sock, self._hello(theirs.lane).pack(Kind.WELCOME))
-        self._arrived(theirs.rank, theirs.lane, sock)
+        wire: Wire = PlainWire(sock)
+        host = host_of(wire)
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                nonce = os.urandom(NONCE_BYTES)
+                outcome = await answer(
+                    Channel(wire), self._terms, judge=lambda theirs: self._judge(theirs, host), nonce=nonce
+                )
+        except (OSError, TimeoutError, HungUp) as error:
+            sock.close()
+            self._strangers.gone(host, str(error) or f"it did not say who it is within {HANDSHAKE_SECONDS:g} s")
+        except RemoteProtocolError as error:
+            sock.close()
+            self._strangers.turned_away(host, error)
+        else:
+            self._conclude(outcome, sock, host, dialed=False)
 
-    def _why_unexpected(self, theirs: Hello, sock: socket.socket) -> Difference:
-        second = f"a second rank {theirs.rank} (from {sock.getpeername()[0]})"
+    def _judge(self, theirs: Hello, host: str) -> Difference | None:
+        if (theirs.rank, theirs.lane) in self._missing:
+            return None
         return Difference(
-            "rank (each rank must be started once)", second, f"a rank {theirs.rank} that has joined already"
+            "rank (each rank must be started once)",
+            f"a second rank {theirs.rank} (from {host})",
+            f"a rank {theirs.rank} that has joined already",
         )
-
-    async def _refuse(self, sock: socket.socket, difference: Difference, peer: str) -> None:
-        await self._loop.sock_sendall(sock, difference.pack())
-        sock.close()
-        error = difference.as_error(rank=self._rank, peer=peer, dialed=False)
-        if self._outcome.done():
-            logger.warning("turned away: %s", error)
-        self.fail(error)
 
     # -- the one that dials
 
     async def _dial_peer(self, peer: int) -> None:
         """All lanes to one peer, the express lane first: what the two disagree on is found before there are more."""
         for lane in self._lanes[peer]:
+            in_vain = 0
             while (peer, lane) in self._missing:  # it may be turned away in a crowd, or meet one that is about to end
                 sock = await self._connect(self._addresses[peer])
                 if sock is None:
                     return
-                await self._guarded(self._introduce(sock, peer, lane), sock)
+                problem = await self._meet(sock, peer, lane)
+                in_vain = in_vain + 1 if problem else 0
+                if problem and in_vain >= _TRIES_IN_VAIN:
+                    self._note_problem(peer, problem)
                 await asyncio.sleep(_FIRST_PAUSE if (peer, lane) in self._missing else 0)
+
+    async def _meet(self, sock: socket.socket, peer: int, lane: int) -> str | None:
+        """Nothing, or a problem that may pass."""
+        address, nonce = self._addresses[peer], os.urandom(NONCE_BYTES)
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                channel = Channel(PlainWire(sock))
+                outcome = await introduce(channel, self._terms, peer=peer, address=address, lane=lane, nonce=nonce)
+        except TimeoutError:
+            sock.close()
+            return f"it does not answer within {HANDSHAKE_SECONDS:g} s"
+        except (OSError, HungUp):
+            sock.close()
+            return self._why_it_hangs_up()
+        except RemoteProtocolError as error:
+            sock.close()
+            self._note_problem(peer, str(error))
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+        else:
+            self._conclude(outcome, sock, str(address), dialed=True)
+        return None
+
+    def _note_problem(self, peer: int, problem: str) -> None:
+        if self._problems.get(peer) == problem:
+            return
+        self._problems[peer] = problem
+        logger.warning("rank %d at %s: %s", peer, self._addresses[peer], problem)
+
+    def _why_it_hangs_up(self) -> str:
+        if self._terms.protection.secret is None:
+            return "it hangs up without a word: was it started with a key_file, and this rank without?"
+        return "it hangs up without a proof that it has our key: is it a rank of this ring, and of this version?"
 
     async def _connect(self, address: Address) -> socket.socket | None:
         pause = _FIRST_PAUSE
@@ -180,66 +188,22 @@ class Gathering:
             raise
         return sock
 
-    async def _introduce(self, sock: socket.socket, peer: int, lane: int) -> None:
-        async with asyncio.timeout(HANDSHAKE_SECONDS):
-            await self._loop.sock_sendall(sock, self._hello(lane).pack(Kind.HELLO))
-            kind, body = await self._receive(sock)
-        difference = self._judge_answer(kind, body, lane, peer)
-        if difference is None:
-            self._arrived(peer, lane, sock)
-            return
-        sock.close()
-        self.fail(difference.as_error(rank=self._rank, peer=f"rank {peer}", dialed=True))
-
-    def _judge_answer(self, kind: Kind, body: "bytes | Difference", lane: int, peer: int) -> Difference | None:
-        if isinstance(body, Difference):  # of versions, and seen from the other side
-            return Difference(body.field, body.listener, body.dialer)
-        if kind == Kind.REFUSED:
-            return read_difference(body)
-        theirs = read_hello(body)
-        if theirs.rank != peer:
-            address = self._addresses[peer]
-            return Difference(f"rank at {address} in the peers file", peer, theirs.rank)
-        return differences(dialer=self._hello(lane), listener=theirs)
-
     # -- both
 
-    def _hello(self, lane: int) -> Hello:
-        return Hello(self._rank, len(self._addresses), lane, self._peers_digest, self._settings)
+    def _conclude(self, outcome: Met | Refused, sock: socket.socket, host: str, *, dialed: bool) -> None:
+        if isinstance(outcome, Met):
+            self._arrived(outcome)
+            return
+        sock.close()
+        error = outcome.difference.as_error(rank=self._rank, peer=outcome.peer, dialed=dialed)
+        if self._outcome.done():
+            self._strangers.turned_away(host, error)
+        self.fail(error)
 
-    async def _receive(self, sock: socket.socket) -> "tuple[Kind, bytes | Difference]":
-        prefix = await self._exactly(sock, 3)
-        version = check_prefix(prefix)
-        if version is not None:
-            return Kind.HELLO, version
-        header = read_header(prefix + await self._exactly(sock, HEADER_BYTES - len(prefix)))
-        body = await self._exactly(sock, header.payload_bytes)
-        check_payload(header, body)
-        return Kind(header.kind), body
-
-    async def _exactly(self, sock: socket.socket, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = await self._loop.sock_recv(sock, count - len(data))
-            if not more:
-                raise RemoteProtocolError("the connection ended in the middle of a handshake")
-            data += more
-        return data
-
-    async def _guarded(self, handshake: Coroutine[None, None, None], sock: socket.socket) -> None:
-        """A stranger's bytes, or a connection that breaks, cost only that connection."""
-        try:
-            await handshake
-        except (OSError, TimeoutError, RemoteProtocolError) as error:
-            logger.info("handshake failed: %s", error)
-            sock.close()
-        except asyncio.CancelledError:
-            sock.close()
-            raise
-
-    def _arrived(self, peer: int, lane: int, sock: socket.socket) -> None:
-        self._on_socket(peer, lane, PlainWire(sock))
-        self._missing.discard((peer, lane))
+    def _arrived(self, met: Met) -> None:
+        self._on_lane(met.peer, met.lane, met.wire, met.sealed)
+        self._problems.pop(met.peer, None)
+        self._missing.discard((met.peer, met.lane))
         self._check_complete()
 
     def _check_complete(self) -> None:
@@ -247,7 +211,11 @@ class Gathering:
             self._outcome.set_result(None)
 
     def _missing_names(self) -> list[str]:
-        return [f"rank {peer} ({self._addresses[peer]})" for peer in sorted({peer for peer, _ in self._missing})]
+        return [self._described(peer) for peer in sorted({peer for peer, _ in self._missing})]
+
+    def _described(self, peer: int) -> str:
+        problem = self._problems.get(peer)
+        return f"rank {peer} ({self._addresses[peer]}" + (f"; {problem})" if problem else ")")
 
     async def _remind(self) -> None:
         while True:

@@ -6,18 +6,20 @@ import socket
 from typing import Any
 
 from ringwide.errors import AddressError, ConfigError
+from ringwide.membership.keys import KEYGEN, VARIABLE
 from ringwide.membership.peers import Address
 
 _BACKLOG = 1024
 
 
-def listen(address: Address, *, rank: int, insecure: bool) -> socket.socket:
+def listen(address: Address, *, rank: int, beyond_loopback: bool) -> socket.socket:
     """A listening socket. Every failure names the address, whose it is, and what would be right."""
     family, sockaddr = _resolve(address)
-    if not insecure and not ipaddress.ip_address(str(sockaddr[0]).partition("%")[0]).is_loopback:
+    if not beyond_loopback and not ipaddress.ip_address(str(sockaddr[0]).partition("%")[0]).is_loopback:
         raise ConfigError(
-            f"rank {rank} would listen on {address}, beyond loopback, where anybody may connect; if everybody on that "
-            "network may, say so with insecure: true (--insecure)"
+            f"rank {rank} would listen on {address}, beyond loopback, where anybody may connect; make a key with "
+            f"`{KEYGEN}`, copy the file to every machine, and name it with key_file: (--key-file) or {VARIABLE}; "
+            "or, if everybody on that network may join, say so with insecure: true (--insecure)"
         )
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -2,6 +2,7 @@
 
 The one that dials says HELLO, the one that listens answers WELCOME (with a hello of its own) or REFUSED (with the
 difference). Either side can find a difference, and both get the same `Difference`, with the values the right way round.
+Where ranks share a key, `proof` stands before and beside these words.
 """
 
 import json
@@ -15,6 +16,7 @@ from ringwide.protocol.frame import MAGIC, NEWS_LIMIT_BYTES, VERSION, Header, Ki
 RANKS_LIMIT = 2**15
 """A segment of an all-reduce makes 2 (size - 1) hops, and the header has 16 bits for them."""
 LANES_LIMIT = 2**8
+_HELLO = {"rank": int, "size": int, "lane": int, "peers": str, "settings": dict, "checksum": bool}
 
 Setting = str | int | float | bool | None
 
@@ -28,9 +30,10 @@ class Hello:
     lane: int
     peers: str  # all addresses in the order of ranks, one a line; or their digest where that is too long
     settings: Mapping[str, Setting]
+    checksum: bool  # does it wish for checksums on this connection?
 
-    def pack(self, kind: Kind) -> bytes:
-        return sealed_frame(news(kind, json.dumps(asdict(self))))
+    def body(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,17 @@ class Difference:
     dialer: Setting
     listener: Setting
 
-    def pack(self) -> bytes:
-        return sealed_frame(news(Kind.REFUSED, json.dumps(asdict(self))))
+    def body(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
 
     def as_error(self, *, rank: int, peer: str, dialed: bool) -> Disagreement:
         ours, theirs = (self.dialer, self.listener) if dialed else (self.listener, self.dialer)
         return Disagreement(field=self.field, ours=ours, theirs=theirs, rank=rank, peer=peer)
+
+
+def words(kind: Kind, body: bytes) -> bytes:
+    """A whole frame of a handshake. They are always sealed: what the two agree on is not known yet."""
+    return sealed_frame(news(kind, body.decode()))
 
 
 def differences(dialer: Hello, listener: Hello) -> Difference | None:
@@ -82,14 +90,14 @@ def check_prefix(first_bytes: bytes) -> Difference | None:
 def read_header(buffer: bytes) -> Header:
     """The header of a handshake frame; any other kind of frame is refused."""
     header = unpack(buffer, limit_bytes=0, sealed=True)
-    if header.kind not in (Kind.HELLO, Kind.WELCOME, Kind.REFUSED):
+    if header.kind not in (Kind.HELLO, Kind.WELCOME, Kind.REFUSED, Kind.CHALLENGE):
         raise RemoteProtocolError(f"a frame of kind {header.kind} before the handshake")
     return header
 
 
 def read_hello(payload: bytes) -> Hello:
     """Turn untrusted bytes into a `Hello`, or say what is wrong with them."""
-    fields = read_object(payload, {"rank": int, "size": int, "lane": int, "peers": str, "settings": dict})
+    fields = read_object(payload, _HELLO)
     settings = fields["settings"]
     if not all(isinstance(value, Setting) for value in settings.values()):
         raise RemoteProtocolError("a hello whose settings are not plain values")

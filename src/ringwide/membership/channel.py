@@ -1,0 +1,106 @@
+"""A connection whose two ends do not know each other yet: a few small frames of words, and nothing is believed."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ringwide.errors import RemoteProtocolError
+from ringwide.protocol.frame import HEADER_BYTES, Kind, check_payload
+from ringwide.protocol.handshake import Difference, check_prefix, read_header
+from ringwide.transport.wire import Wire
+
+HANDSHAKE_BYTES = 4096
+"""All that either side may say before the two know each other."""
+_PREFIX_BYTES = 3
+
+
+class HungUp(RemoteProtocolError):
+    """The other end has gone, which may mean anything."""
+
+
+class OtherVersion(RemoteProtocolError):
+    """The other end speaks another version of the protocol."""
+
+    def __init__(self, difference: Difference) -> None:
+        super().__init__(f"it speaks protocol version {difference.dialer}, this rank speaks {difference.listener}")
+        self.difference = difference
+
+
+class Words(NamedTuple):
+    """One frame of a handshake."""
+
+    kind: Kind
+    body: bytes
+
+
+class Channel:
+    """One connection during its handshake. It never takes a byte from the wire that belongs to what comes after."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self._loop = asyncio.get_running_loop()
+        self._bytes_left = HANDSHAKE_BYTES
+
+    @property
+    def same_host(self) -> bool:
+        """Is the other end on this machine?"""
+        return host_of(self.wire) == str(self.wire.socket.getsockname()[0])
+
+    async def send(self, frame: bytes) -> None:
+        """Returns without a pause if the kernel has room, and for so little it nearly always has."""
+        rest = memoryview(frame)
+        while rest or self.wire.unsent:
+            try:
+                if rest:
+                    rest = rest[self.wire.send([rest]) :]
+                else:
+                    self.wire.flush()
+            except (BlockingIOError, InterruptedError):
+                await self._event(self._loop.add_writer, self._loop.remove_writer)
+
+    async def receive(self) -> Words:
+        prefix = await self._exactly(_PREFIX_BYTES)
+        difference = check_prefix(prefix)
+        if difference is not None:
+            raise OtherVersion(difference)
+        header = read_header(prefix + await self._exactly(HEADER_BYTES - _PREFIX_BYTES))
+        body = await self._exactly(header.payload_bytes)
+        check_payload(header, body)
+        return Words(Kind(header.kind), body)
+
+    async def _exactly(self, count: int) -> bytes:
+        if count > self._bytes_left:
+            raise RemoteProtocolError(f"a handshake of more than {HANDSHAKE_BYTES} bytes")
+        self._bytes_left -= count
+        data, filled = bytearray(count), 0
+        while filled < count:
+            try:
+                received = self.wire.receive([memoryview(data)[filled:]])
+            except (BlockingIOError, InterruptedError):
+                await self._event(self._loop.add_reader, self._loop.remove_reader)
+                continue
+            if not received:
+                raise HungUp("the connection ended in the middle of a handshake")
+            filled += received
+        return bytes(data)
+
+    async def _event(self, add: Callable[..., Any], remove: Callable[..., Any]) -> None:
+        event: asyncio.Future[None] = self._loop.create_future()
+        add(self.wire.socket, _happened, event)
+        try:
+            await event
+        finally:
+            remove(self.wire.socket)
+
+
+def _happened(event: "asyncio.Future[None]") -> None:
+    if not event.done():
+        event.set_result(None)
+
+
+def host_of(wire: Wire) -> str:
+    """The address at the other end; empty if it has gone."""
+    try:
+        return str(wire.socket.getpeername()[0])
+    except OSError:
+        return ""

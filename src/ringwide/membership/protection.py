@@ -1,0 +1,20 @@
+"""What guards the connections of a rank: against those who are not of the ring, and against damage on the way."""
+
+from dataclasses import dataclass
+
+from ringwide.protocol.proof import Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """Nothing by default, which is enough on one machine."""
+
+    secret: Secret | None = None
+    encrypt: bool = False
+    insecure: bool = False
+    run_id: str = ""
+    checksum: bool | None = None  # None: where bytes leave this machine and nothing else guards them
+
+    @property
+    def will_do_beyond_loopback(self) -> bool:
+        return self.secret is not None or self.insecure

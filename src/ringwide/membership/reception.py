@@ -1,0 +1,88 @@
+"""Where those wait who have connected and not yet shown who they are.
+
+Rules:
+- There are few places, and nobody stays long: strangers cost a bounded number of sockets, whatever they do.
+- When all places are taken, whoever has been here longest goes as soon as somebody else comes. But each gets
+  `GRACE_SECONDS` first, which is more than a rank needs: so strangers that hold all places keep no rank out, and a
+  crowd of ranks does not push each other away.
+- When nobody is awaited any more, there is no hurry: the others wait in the kernel, where they cost nothing.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Coroutine
+
+logger = logging.getLogger("ringwide.membership")
+
+PLACES = 64
+GRACE_SECONDS = 0.25
+LEISURE_SECONDS = 0.02
+_PAUSE_SECONDS = 0.5
+
+Greet = Callable[[socket.socket], Coroutine[None, None, None]]
+"""Finds out who it is, and closes the socket unless it is one of us."""
+
+
+class Reception:
+    """Accepts connections, and sees to it that they do not become too many."""
+
+    def __init__(self, *, rank: int, greet: Greet, in_a_hurry: Callable[[], bool]) -> None:
+        self._rank, self._greet, self._in_a_hurry = rank, greet, in_a_hurry
+        self._loop = asyncio.get_running_loop()
+        self._guests: dict[asyncio.Task[None], float] = {}  # since when; the oldest is the first
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Accept connections for as long as this task runs."""
+        try:
+            while True:
+                await self._until_somebody_may_come()
+                sock = await self._accept(listener)
+                self._make_room()
+                self._seat(sock)
+                if not self._in_a_hurry():
+                    await asyncio.sleep(LEISURE_SECONDS)
+        finally:
+            await self._close()
+
+    async def _until_somebody_may_come(self) -> None:
+        while len(self._guests) >= PLACES:
+            grace = next(iter(self._guests.values())) + GRACE_SECONDS - self._loop.time()
+            if grace <= 0:
+                return
+            await asyncio.wait(self._guests, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _accept(self, listener: socket.socket) -> socket.socket:
+        while True:
+            try:
+                return (await self._loop.sock_accept(listener))[0]
+            except OSError as error:  # out of descriptors, for example: that may pass
+                logger.warning("rank %d cannot accept a connection: %s", self._rank, error)
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _make_room(self) -> None:
+        while len(self._guests) >= PLACES:
+            oldest = next(iter(self._guests))
+            del self._guests[oldest]
+            self._leaving.add(oldest)
+            oldest.cancel()
+
+    def _seat(self, sock: socket.socket) -> None:
+        task = asyncio.create_task(self._greet(sock))
+        self._guests[task] = self._loop.time()
+        task.add_done_callback(lambda task: self._forget(task, sock))
+
+    def _forget(self, task: "asyncio.Task[None]", sock: socket.socket) -> None:
+        self._guests.pop(task, None)
+        self._leaving.discard(task)
+        if task.cancelled():  # perhaps before it had begun
+            sock.close()
+
+    async def _close(self) -> None:
+        tasks = [*self._guests, *self._leaving]
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome

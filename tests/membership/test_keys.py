@@ -1,0 +1,112 @@
+"""The key file: made once, private, and never shown."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from ringwide.errors import ConfigError
+from ringwide.membership.keys import load_key, make_key_file
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    make_key_file(tmp_path / "ring.key")
+    return tmp_path / "ring.key"
+
+
+def test_a_new_key_can_be_read_by_its_owner_alone(key_file: Path) -> None:
+    assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
+    label, digits = key_file.read_text().split()
+    assert (label, len(bytes.fromhex(digits))) == ("ringwide-key-1", 32)
+
+
+@pytest.mark.parametrize("umask", [0, 0o777])
+def test_no_umask_changes_that(umask: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        make_key_file(tmp_path / "ring.key")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "ring.key").stat().st_mode) == 0o600
+
+
+def test_every_key_is_another(tmp_path: Path) -> None:
+    for name in "abc":
+        make_key_file(tmp_path / name)
+    assert len({(tmp_path / name).read_text() for name in "abc"}) == 3
+
+
+def test_a_key_is_never_overwritten(key_file: Path) -> None:
+    before = key_file.read_text()
+    with pytest.raises(ConfigError, match=r"ring\.key: there is such a file already.*choose another name"):
+        make_key_file(key_file)
+    assert key_file.read_text() == before
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone/ring\.key: the key cannot be written: No such file or directory"):
+        make_key_file(tmp_path / "gone" / "ring.key")
+
+
+def test_the_same_file_gives_the_same_key(key_file: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "copy"
+    copied.touch(0o600)
+    copied.write_bytes(key_file.read_bytes().rstrip() + b"\r\n")
+    one, other = (load_key(path, origin="key_file") for path in (key_file, copied))
+    assert one.sign(b"x") == other.sign(b"x")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o620, 0o601])
+def test_a_key_that_others_can_use_is_refused(key_file: Path, mode: int) -> None:
+    key_file.chmod(mode)
+    with pytest.raises(ConfigError) as caught:
+        load_key(key_file, origin="key_file")
+    assert str(caught.value) == (
+        f"key_file: {key_file}: the key file has mode {mode:04o}, so that others on this machine can use it; "
+        f"keep it to yourself: chmod 600 {key_file}"
+    )
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_a_private_key_is_read(key_file: Path, mode: int) -> None:
+    key_file.chmod(mode)
+    load_key(key_file, origin="key_file")
+
+
+WRONG = {
+    "nothing": "",
+    "another text": "hunter2 is my password\n",
+    "another label": "ringwide-key-2 {digits}\n",
+    "digits alone": "{digits}\n",
+    "too short": "ringwide-key-1 {digits:.62}\n",
+    "too long": "ringwide-key-1 {digits}00\n",
+    "not hexadecimal": "ringwide-key-1 {digits:.62}zz\n",
+    "not even text": "\N{SNOWMAN}" * 500,
+}
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
+def test_what_is_no_key_is_refused_without_being_shown(key_file: Path, text: str) -> None:
+    digits = key_file.read_text().split()[1]
+    key_file.write_text(text.format(digits=digits))
+    with pytest.raises(ConfigError) as caught:
+        load_key(key_file, origin="RINGWIDE_KEY_FILE")
+    assert str(caught.value) == (
+        f"RINGWIDE_KEY_FILE: {key_file}: this is not a key; make one with `python -m ringwide keygen FILE`"
+    )
+    assert caught.value.__cause__ is None
+    assert digits[:16] not in str(caught.value)
+
+
+def test_a_key_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="gone: there is no such key file; make one with `python -m ringwide keygen"):
+        load_key(tmp_path / "gone", origin="key_file")
+
+
+def test_what_is_no_file_is_refused_and_nobody_waits(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(ConfigError, match="this is not a file"):
+            load_key(path, origin="key_file")

@@ -1,0 +1,158 @@
+"""Proofs: what one is worth, and that it is worth nothing anywhere else."""
+
+import copy
+import json
+import pickle
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringwide.errors import RemoteProtocolError
+from ringwide.protocol import proof
+from ringwide.protocol.frame import HEADER_BYTES, Kind
+from ringwide.protocol.proof import (
+    Challenge,
+    Says,
+    Secret,
+    Transcript,
+    begin,
+    proven,
+    read_challenge,
+    read_proven,
+    who_answered,
+)
+
+KEY = bytes(range(32))
+NONCE = "5a" * 32
+CHALLENGE = Challenge(rank=1, size=4, lane=0, nonce=NONCE)
+
+
+def transcript(
+    key: bytes = KEY, run_id: str = "", challenge: Challenge = CHALLENGE, listener: int = 0, nonce: str = "00" * 32
+) -> Transcript:
+    opened = begin(Secret(key), run_id=run_id, challenge=challenge.body(), listener=listener)
+    return opened.after(Says.CHALLENGE, nonce.encode())
+
+
+# -- what a proof covers
+
+OTHERS = {
+    "key": transcript(key=bytes(32)),
+    "run id": transcript(run_id="monday"),
+    "dialer's rank": transcript(challenge=Challenge(2, 4, 0, NONCE)),
+    "size": transcript(challenge=Challenge(1, 5, 0, NONCE)),
+    "lane": transcript(challenge=Challenge(1, 4, 1, NONCE)),
+    "dialer's random bytes": transcript(challenge=Challenge(1, 4, 0, "00" * 32)),
+    "listener's rank": transcript(listener=1),
+    "listener's random bytes": transcript(nonce="11" * 32),
+    "roles": begin(Secret(KEY), run_id="", challenge=CHALLENGE.body(), listener=0).after(Says.HELLO, b"00" * 32),
+    "more words": transcript().after(Says.HELLO, b"{}"),
+    "other words": transcript().after(Says.HELLO, b"{} "),
+    "a refusal": transcript().after(Says.HELLO, b"{}").after(Says.REFUSED, b"{}"),
+    "a welcome": transcript().after(Says.HELLO, b"{}").after(Says.WELCOME, b"{}"),
+}
+
+
+def test_both_sides_come_to_the_same_proof_and_keys() -> None:
+    assert transcript().accepts(transcript().proof())
+    assert transcript().keys() == transcript().keys()
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_proof_is_worth_nothing_where_anything_differs(what: str) -> None:
+    assert not transcript().accepts(OTHERS[what].proof())
+    assert not OTHERS[what].accepts(transcript().proof())
+    assert not set(OTHERS[what].keys()) & set(transcript().keys())
+
+
+def test_no_two_connections_share_anything_that_comes_from_the_key() -> None:
+    made = [{one.proof(), *one.keys()} for one in (transcript(), *OTHERS.values())]
+    assert all(len(one) == 3 for one in made)
+    assert not any(one & other for one, other in combinations(made, 2))
+
+
+def test_another_version_of_the_protocol_makes_other_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = transcript().proof()
+    monkeypatch.setattr(proof, "VERSION", proof.VERSION + 1)
+    assert not transcript().accepts(before)
+
+
+@given(st.lists(st.binary(max_size=4), max_size=4), st.lists(st.binary(max_size=4), max_size=4))
+def test_parts_cannot_be_shifted_into_each_other(one: list[bytes], other: list[bytes]) -> None:
+    assert (Secret(KEY).sign(*one) == Secret(KEY).sign(*other)) is (one == other)
+
+
+def test_proofs_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    monkeypatch.setattr(proof.hmac, "compare_digest", lambda one, other: bool(compared.append((one, other))))
+    assert not transcript().accepts(transcript().proof())
+    assert compared == [(transcript().proof(), transcript().proof())]
+
+
+def test_who_answers_at_a_wrong_address_is_found_out() -> None:
+    opened = [begin(Secret(KEY), run_id="", challenge=CHALLENGE.body(), listener=rank) for rank in range(4)]
+    assert who_answered(opened, b"00" * 32, transcript(listener=3).proof()) == 3
+    assert who_answered(opened, b"00" * 32, transcript(key=bytes(32)).proof()) is None
+
+
+# -- the key stays where it is
+
+
+def test_a_secret_is_not_shown_copied_or_stored() -> None:
+    secret = Secret(KEY)
+    for shown in (repr(secret), str(secret), f"{secret}", repr(transcript()), repr([transcript()])):
+        assert KEY.hex() not in shown
+        assert repr(KEY)[2:20] not in shown
+    for take in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="a secret stays in its process"):
+            take(secret)
+
+
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_a_key_has_its_full_length(length: int) -> None:
+    with pytest.raises(ValueError, match="a key has 32 bytes"):
+        Secret(bytes(length))
+
+
+# -- untrusted bytes
+
+
+def test_what_is_proven_comes_back_with_its_proof() -> None:
+    frame = proven(Kind.HELLO, b"{}", transcript())
+    assert read_proven(frame[HEADER_BYTES:]) == (b"{}", transcript().proof())
+    assert read_challenge(CHALLENGE.body()) == CHALLENGE
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_a_protocol_error_and_nothing_else(garbage: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read_challenge(garbage)
+    try:
+        read_proven(garbage)
+    except RemoteProtocolError:
+        return
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"rank": value} for value in (-1, 4, True, "1", None)),
+        *({"size": value} for value in (0, 2**15 + 1)),
+        *({"lane": value} for value in (-1, 257, 1.0)),
+        *({"nonce": value} for value in ("", "5a" * 31, "5a" * 33, "zz" * 32, "5a " * 32, "é" * 64, 5)),
+        {"more": 1},
+    ],
+)
+def test_an_impossible_challenge_is_refused(change: dict[str, Any]) -> None:
+    fields = {"rank": 1, "size": 4, "lane": 0, "nonce": NONCE} | change
+    with pytest.raises(RemoteProtocolError):
+        read_challenge(json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize("payload", [b"", b"00" * 31, b"0g" * 32, b" 0" * 32, bytes(64), b"{}" + b"00" * 31])
+def test_what_carries_no_proof_is_refused(payload: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read_proven(payload)
