@@ -18,7 +18,7 @@ FLOORS = (
     ("protocol",),
     ("codec", "transport"),
     ("collective", "membership"),
-    ("buckets", "calls", "connections", "observe"),
+    ("buckets", "calls", "connections", "farewell", "observe"),
     ("config", "nonfinite"),  # above the rooms that take plain arguments, never settings
     ("ring", "simulator"),
     ("training", "interop"),

@@ -37,6 +37,7 @@ from ringwide.collective.workshop import Workshop
 from ringwide.config import RingConfig
 from ringwide.connections import Connections
 from ringwide.errors import JoinError, RingClosed, StartTimeout
+from ringwide.farewell import farewell
 from ringwide.membership.liveness import Liveness
 from ringwide.membership.peers import Address, check_rank, load_peers, parse_address
 from ringwide.nonfinite import Inspector
@@ -76,17 +77,18 @@ async def join(
     addresses = load_peers(peers)
     check_rank(rank, len(addresses), str(peers) if isinstance(peers, str | os.PathLike) else "the list of peers")
     ring = Ring(rank, addresses, config or RingConfig())
-    try:
-        await ring._form()
-        yield ring
-    except JoinError as error:
-        await ring._leave(f"it could not join: {error}")
-        raise
-    except BaseException as error:
-        await ring._leave(f"it ended with {type(error).__name__}")
-        raise
-    else:
-        await ring._leave("it is done")
+    with farewell() as told:
+        try:
+            await ring._form()
+            yield ring
+        except JoinError as error:
+            await ring._leave(f"it could not join: {error}")
+            raise
+        except BaseException as error:
+            await ring._leave(told.reason(error))
+            raise
+        else:
+            await ring._leave("it is done")
 
 
 class Ring:

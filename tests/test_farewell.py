@@ -1,0 +1,101 @@
+"""What SIGTERM does to a program that is in a ring: real processes, because a signal is for a whole one."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from local_ring import free_peers
+
+PATIENCE_SECONDS = 30
+OTHER = """
+import sys, uvloop, numpy, ringwide
+async def main():
+    async with ringwide.join(rank=0, peers=sys.argv[1:]) as ring:
+        print("in", flush=True)
+        try:
+            await ring.allreduce(numpy.ones(3))
+        except ringwide.PeerLeft as error:
+            print(error)
+uvloop.run(main())
+"""
+LEAVER = """
+import asyncio, signal, sys, uvloop, ringwide
+async def main():
+    {before}
+    try:
+        async with ringwide.join(rank=1, peers=sys.argv[1:]) as ring:
+            {first}
+            print("in", flush=True)
+            {inside}
+    finally:
+        print("cleaned up", flush=True)
+    {after}
+    print("went on", flush=True)
+{run}(main())
+"""
+
+
+@contextmanager
+def program(text: str, *peers: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", text, *peers]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def leave(
+    number: signal.Signals,
+    *,
+    before: str = "pass",
+    first: str = "pass",
+    inside: str = "await asyncio.sleep(60)",
+    after: str = "pass",
+    run: str = "uvloop.run",
+) -> tuple[int, str, str, str]:
+    """Exit code and words of a rank that gets a signal while the other waits for it; and what the other saw."""
+    peers = free_peers(2)
+    text = LEAVER.format(before=before, first=first, inside=inside, after=after, run=run)
+    with program(OTHER, *peers) as other, program(text, *peers) as leaver:
+        for process in (other, leaver):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "in\n"
+        leaver.send_signal(number)
+        said, complaints = leaver.communicate(timeout=PATIENCE_SECONDS)
+        heard, trouble = other.communicate(timeout=PATIENCE_SECONDS)
+    assert trouble == ""
+    return leaver.returncode, said, complaints, heard
+
+
+@pytest.mark.parametrize("run", ["uvloop.run", "asyncio.run"])
+def test_sigterm_says_goodbye_and_cleans_up_and_ends_the_program(run: str) -> None:
+    code, said, complaints, heard = leave(signal.SIGTERM, run=run)
+    assert heard == "rank 1 left the ring: it was told to end (SIGTERM)\n"
+    assert (code, said, complaints) == (128 + signal.SIGTERM, "cleaned up\n", "")
+
+
+def test_ctrl_c_says_goodbye() -> None:
+    code, _, complaints, heard = leave(signal.SIGINT)
+    assert heard == "rank 1 left the ring: it was interrupted\n"
+    assert code == -signal.SIGINT
+    assert "KeyboardInterrupt" in complaints
+
+
+def test_a_handler_of_the_program_stays_as_it_is() -> None:
+    before = "stop = asyncio.Event(); asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)"
+    code, said, _, heard = leave(signal.SIGTERM, before=before, inside="await stop.wait()")
+    assert heard == "rank 1 left the ring: it is done\n"
+    assert (code, said) == (0, "cleaned up\nwent on\n")
+
+
+def test_a_handler_that_is_set_later_stays_as_well() -> None:
+    first = "heard = []; signal.signal(signal.SIGTERM, lambda *_: heard.append(1))"
+    inside = "[await asyncio.sleep(0.01) for _ in range(1000) if not heard]"
+    after = "assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL"
+    code, said, complaints, _ = leave(signal.SIGTERM, first=first, inside=inside, after=after)
+    assert (code, said, complaints) == (0, "cleaned up\nwent on\n", "")
