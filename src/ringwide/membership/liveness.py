@@ -89,11 +89,12 @@ class Liveness:
         called: Callable[[], int],
         on_silent: OnSilent,
         on_lost: Callable[[Pulse, Exception], None],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rank, self._links, self._called = rank, links, called
         self._suspect_after = suspect_after_seconds
         self._beat_seconds = min(LONGEST_BEAT_SECONDS, suspect_after_seconds / 8)
-        self._on_silent, self._on_lost = on_silent, on_lost
+        self._on_silent, self._on_lost, self._monotonic = on_silent, on_lost, monotonic
         self._loop = asyncio.get_running_loop()
         self._pulses: dict[int, Pulse] = {}
         self.slowness = Slowness(rank)
@@ -122,7 +123,7 @@ class Liveness:
         """This collective waits for others, and has seen no progress for so long."""
         asleep = self._waits_in is None
         if asleep:
-            now = time.monotonic()
+            now = self._monotonic()
             for pulse in list(self._pulses.values()):
                 pulse.heard_at = max(pulse.heard_at, now - quiet_seconds)
             self._next_beat = self._watching_since = now
@@ -166,12 +167,12 @@ class Liveness:
 
     def _live_one_beat(self) -> None:
         due = self._due()
-        for key, _ in self._selector.select(None if due is None else max(0.0, due - time.monotonic())):
+        for key, _ in self._selector.select(None if due is None else max(0.0, due - self._monotonic())):
             if key.data is None:
                 self._ear.recv(4096)
             else:
                 self._listen(key.data)
-        now = time.monotonic()
+        now = self._monotonic()
         if due is not None and now - due > self._beat_seconds:
             self._forgive(now - due)
         if self._waits_in is not None:
@@ -202,13 +203,13 @@ class Liveness:
             self._end(pulse, error)
 
     def _hear(self, pulse: Pulse, sign: Sign) -> None:
-        pulse.heard_at = pulse.sign_at = time.monotonic()
+        pulse.heard_at = pulse.sign_at = self._monotonic()
         pulse.called = max(pulse.called, sign.called)
         self.slowness.hear_stuck(pulse.peer, sign.stuck_to, sign.stuck_milliseconds / 1000)
         if sign.kind == SignKind.QUESTION:
             pulse.say(self._sign(SignKind.ANSWER, sign.stamp))
         else:
-            self.slowness.note_round_trip(pulse.peer, (time.monotonic_ns() - sign.stamp) / 1e9)
+            self.slowness.note_round_trip(pulse.peer, self._monotonic() - sign.stamp / 1e9)
 
     def _sign(self, kind: SignKind, stamp: int) -> Sign:
         to, seconds = self.slowness.most_stuck()
@@ -227,7 +228,7 @@ class Liveness:
             if waits_in is not None and pulse.called < waits_in and pulse.sign_at > self._watching_since:
                 self.slowness.note_late(pulse.peer, self._beat_seconds)
             try:
-                pulse.say(self._sign(SignKind.QUESTION, time.monotonic_ns()))
+                pulse.say(self._sign(SignKind.QUESTION, int(self._monotonic() * 1e9)))
             except (OSError, RemoteProtocolError) as error:
                 self._end(pulse, error)
         self.slowness.report(self._beat_seconds)

@@ -1,0 +1,189 @@
+"""Signs of life between two ranks of three, over real sockets; the third never answers."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from ringwide.errors import RemoteProtocolError
+from ringwide.membership.liveness import Liveness, Pulse
+from ringwide.protocol.vital import SIGN_BYTES, VITAL_LANE, Sign, SignKind
+from ringwide.transport.link import Link
+from ringwide.transport.wire import PlainWire
+
+PATIENCE_SECONDS = 20
+SUSPECT_SECONDS = 0.4
+
+
+class Rank:
+    """One rank's liveness, and what it has reported."""
+
+    def __init__(self, rank: int, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.silent: list[int] = []
+        self.lost: list[tuple[int, Exception]] = []
+        self.called = 1
+        self._changed = asyncio.Event()
+        self.liveness = Liveness(
+            rank=rank,
+            links={peer: Link(peer) for peer in range(3) if peer != rank},
+            suspect_after_seconds=SUSPECT_SECONDS,
+            called=lambda: self.called,
+            on_silent=self._on_silent,
+            on_lost=self._on_lost,
+            monotonic=monotonic,
+        )
+
+    def _on_silent(self, peers: object, seconds: float) -> None:
+        assert seconds == SUSPECT_SECONDS
+        self.silent += peers  # type: ignore[operator]
+        self._changed.set()
+
+    def _on_lost(self, pulse: Pulse, error: Exception) -> None:
+        assert pulse.index == VITAL_LANE
+        self.lost.append((pulse.peer, error))
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not condition():  # noqa: ASYNC110 - what a thread has heard is no event
+                await asyncio.sleep(0.005)
+
+
+class Trio:
+    """Rank 0, which is tested; rank 1, which answers; and the bare end of the connection to rank 2."""
+
+    def __init__(self, sockets: dict[str, socket.socket], monotonic: Callable[[], float]) -> None:
+        self.here, self.answering, self.third = Rank(0, monotonic), Rank(1), sockets["third"]
+        self.here.liveness.add(1, PlainWire(sockets["to_answering"]))
+        self.here.liveness.add(2, PlainWire(sockets["to_third"]))
+        self.answering.liveness.add(0, PlainWire(sockets["answering"]))
+
+    def questions(self) -> int:
+        try:
+            return len(self.third.recv(1 << 16, socket.MSG_PEEK)) // SIGN_BYTES
+        except BlockingIOError:
+            return 0
+
+
+@asynccontextmanager
+async def trio(monotonic: Callable[[], float] = time.monotonic) -> AsyncIterator[Trio]:
+    sockets = dict(
+        zip(
+            ("to_answering", "answering", "to_third", "third"),
+            [*socket.socketpair(), *socket.socketpair()],
+            strict=True,
+        )
+    )
+    for sock in sockets.values():
+        sock.setblocking(False)
+    three = Trio(sockets, monotonic)
+    try:
+        three.here.liveness.start()
+        three.answering.liveness.start()
+        yield three
+    finally:
+        three.here.liveness.close()
+        three.answering.liveness.close()
+        three.third.close()
+
+
+async def test_only_the_one_that_does_not_answer_is_silent() -> None:
+    async with trio() as three:
+        three.here.liveness.watch(1, 0.0)
+        await three.here.until(lambda: three.here.silent)
+        assert three.here.silent == [2]
+        assert three.here.liveness.slowness.round_trip(1) is not None
+
+
+async def test_one_that_computes_still_answers() -> None:
+    """Its event loop, which is ours as well, stands still for longer than anybody may be silent."""
+    async with trio() as three:
+        three.here.liveness.watch(1, 0.0)
+        until = time.monotonic() + 3 * SUSPECT_SECONDS
+        while time.monotonic() < until:
+            pass
+        await three.here.until(lambda: three.here.silent)
+        assert set(three.here.silent) == {2}
+
+
+async def test_nothing_travels_while_nobody_waits() -> None:
+    async with trio() as three:
+        await asyncio.sleep(2 * SUSPECT_SECONDS)
+        assert three.questions() == 0
+        three.here.liveness.watch(1, 0.0)
+        await three.here.until(lambda: three.questions() >= 2)
+        three.here.liveness.rest()
+        await asyncio.sleep(SUSPECT_SECONDS)
+        asked = three.questions()
+        await asyncio.sleep(2 * SUSPECT_SECONDS)
+        assert three.questions() == asked
+        assert three.here.silent == []
+
+
+async def test_whatever_comes_from_a_rank_counts() -> None:
+    async with trio() as three:
+        three.here.liveness.watch(1, 0.0)
+        for _ in range(20):
+            three.third.send(Sign(SignKind.QUESTION, 0, 0, 1, 0).pack())
+            await asyncio.sleep(SUSPECT_SECONDS / 5)
+        assert three.here.silent == []
+
+
+async def test_those_who_are_asked_tell_what_they_have_called_and_those_who_have_not_are_late() -> None:
+    async with trio() as three:
+        three.answering.called = 7
+        three.here.liveness.watch(8, 0.0)
+        await three.here.until(lambda: three.here.liveness.slowness.late[1] > SUSPECT_SECONDS)
+        assert three.here.liveness.called(1) == 7
+        three.answering.called = 8
+        await three.here.until(lambda: three.here.liveness.called(1) == 8)
+        late = three.here.liveness.slowness.late[1]
+        await asyncio.sleep(2 * SUSPECT_SECONDS)
+        assert three.here.liveness.slowness.late[1] <= late + SUSPECT_SECONDS / 8  # one beat may have been under way
+
+
+async def test_time_in_which_we_were_stopped_is_nobodys_silence() -> None:
+    skipped = 0.0
+    async with trio(lambda: time.monotonic() + skipped) as three:
+        three.here.liveness.watch(1, 0.0)
+        for _ in range(40):
+            skipped += 1000 * SUSPECT_SECONDS
+            three.third.send(Sign(SignKind.QUESTION, 0, 0, 1, 0).pack())
+            await asyncio.sleep(SUSPECT_SECONDS / 10)
+        assert three.here.silent == []
+
+
+async def test_the_end_of_a_vital_lane_is_told() -> None:
+    async with trio() as three:
+        three.third.close()
+        await three.here.until(lambda: three.here.lost)
+        ((peer, error),) = three.here.lost
+        assert peer == 2
+        assert isinstance(error, EOFError)
+
+
+@pytest.mark.parametrize("damage", [Sign(9, 0, 0, 1, 0), Sign(SignKind.ANSWER, 3, 0, 1, 0)])
+async def test_strange_signs_end_the_lane(damage: Sign) -> None:
+    async with trio() as three:
+        three.third.send(damage.pack())
+        await three.here.until(lambda: three.here.lost)
+        ((peer, error),) = three.here.lost
+        assert peer == 2
+        assert isinstance(error, RemoteProtocolError)
+
+
+async def test_a_sign_in_pieces() -> None:
+    async with trio() as three:
+        for byte in Sign(SignKind.QUESTION, 0, 0, 5, 0).pack():
+            three.third.send(bytes([byte]))
+        await three.here.until(lambda: three.here.liveness.called(2) == 5)
+
+
+async def test_closing_ends_the_thread() -> None:
+    async with trio() as three:
+        thread = three.here.liveness._thread
+        assert thread.is_alive()
+    assert not thread.is_alive()
