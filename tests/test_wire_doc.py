@@ -9,6 +9,7 @@ import pytest
 
 from ringwide.collective import early
 from ringwide.protocol import frame, handshake, proof
+from ringwide.transport import encrypted
 from ringwide.transport.link import EXPRESS_BYTES
 
 WIRE = Path(__file__).parent.parent / "docs" / "wire.md"
@@ -64,6 +65,15 @@ def test_the_limits() -> None:
         EXPRESS_BYTES,
         early.WINDOW,
         early.LIMIT_BYTES_PER_PEER,
+        encrypted.RECORD_LIMIT_BYTES,
         handshake.RANKS_LIMIT,
         handshake.LANES_LIMIT,
     ]
+
+
+def test_the_record() -> None:
+    rows = [(row[0], row[1]) for row in table_under("Encryption")]
+    length, tag = encrypted._LENGTH.size, encrypted.TAG_BYTES
+    assert rows == [("0", f"{length}"), (f"{length}", "length"), (f"{length} + length", f"{tag}")]
+    assert encrypted._LENGTH.format == "<I"
+    assert encrypted._NONCE_BYTES * 8 == 96

@@ -10,7 +10,15 @@ from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.numbers import Numbers
 from ringwide.collective.operation import Operation
 from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
-from ringwide.errors import CollectiveAborted, CollectiveTimeout, PeerLeft, PeerLost, RemoteProtocolError, RingwideError
+from ringwide.errors import (
+    CollectiveAborted,
+    CollectiveTimeout,
+    CorruptFrame,
+    PeerLeft,
+    PeerLost,
+    RemoteProtocolError,
+    RingwideError,
+)
 from ringwide.protocol import frame
 from ringwide.protocol.frame import HEADER_BYTES, Header
 from ringwide.transport.scratch import Scratch
@@ -172,6 +180,15 @@ def test_a_call_that_a_departed_peer_has_seen_the_end_of_still_hears_how_it_ende
     assert isinstance(rank.endings[0], CollectiveAborted)
     with pytest.raises(PeerLeft):
         rank.call(Kind.ALLREDUCE, SMALL)
+
+
+def test_damage_on_a_lane_is_told_as_such() -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, BULK)
+    rank.dispatcher.lost(StillLane(2), CorruptFrame("a frame was damaged on its way"))
+    (error,) = rank.endings
+    assert isinstance(error, CorruptFrame)
+    assert str(error) == "from rank 2: a frame was damaged on its way"
 
 
 @pytest.mark.parametrize("words", ["²  is no number", "", "somebody", "9" * 4000])

@@ -2,15 +2,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ringwide.errors import RemoteProtocolError
+from ringwide.errors import CorruptFrame, RemoteProtocolError
 from ringwide.protocol.frame import (
     HEADER_BYTES,
     MAGIC,
     NEWS_LIMIT_BYTES,
     VERSION,
     Kind,
+    check_payload,
     news,
     pack_data,
+    seal,
+    sealed_frame,
     unpack,
 )
 
@@ -107,3 +110,81 @@ def test_words_have_a_limit_of_their_own() -> None:
     frame[32:36] = too_long.to_bytes(4, "little")
     with pytest.raises(RemoteProtocolError, match=f"at most {NEWS_LIMIT_BYTES}"):
         unpack(frame, limit_bytes=2 * too_long)
+
+
+# Sealed frames
+
+
+@given(data_fields, st.binary(max_size=200), unsigned(64))
+def test_a_sealed_header_comes_back_with_the_same_fields(fields: dict[str, int], payload: bytes, number: int) -> None:
+    plain = pack_data(**fields)
+    packed = seal(plain, payload, number)
+    assert len(packed) == HEADER_BYTES
+    header = unpack(packed, limit_bytes=LIMIT, sealed=True, number=number)
+    assert header[:-2] == unpack(plain, limit_bytes=LIMIT)[:-2]
+    check_payload(header, payload)
+
+
+def read_sealed(frame: bytes, number: int = 0) -> None:
+    """As a reader does it: the header, then as many bytes as it says."""
+    header = unpack(frame, limit_bytes=LIMIT, sealed=True, number=number)
+    check_payload(header, frame[HEADER_BYTES : HEADER_BYTES + header.payload_bytes])
+
+
+SEALED = sealed_frame(news(Kind.ABORT, "enough", collective=41, fingerprint=2**63 + 5, epoch=3))
+
+
+def test_every_single_bit_that_flips_in_a_sealed_frame_is_noticed() -> None:
+    read_sealed(SEALED)
+    for bit in range(8 * len(SEALED)):
+        damaged = bytearray(SEALED)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptFrame):
+            read_sealed(bytes(damaged))
+
+
+@given(st.binary(min_size=1, max_size=300), st.data())
+def test_changed_bytes_of_a_payload_are_noticed(payload: bytes, data: st.DataObject) -> None:
+    other = data.draw(st.binary(min_size=len(payload), max_size=len(payload)).filter(lambda other: other != payload))
+    header = unpack(
+        seal(pack_data(**dict.fromkeys(FIELDS, 0), payload_bytes=len(payload)), payload), limit_bytes=LIMIT, sealed=True
+    )
+    check_payload(header, payload)
+    with pytest.raises(CorruptFrame, match=f"the checksum of its {len(payload)} bytes is 0x"):
+        check_payload(header, other)
+
+
+FIELDS = ("bucket", "hop", "epoch", "segment", "collective", "fingerprint")
+
+
+def test_a_damaged_length_is_not_believed() -> None:
+    """It would be refused as too long; but that it is damaged comes first, whatever it claims."""
+    damaged = bytearray(SEALED)
+    damaged[32:36] = (2**31).to_bytes(4, "little")
+    with pytest.raises(CorruptFrame, match="a header was damaged on its way"):
+        unpack(damaged, limit_bytes=LIMIT, sealed=True)
+
+
+@pytest.mark.parametrize("sealed_as", [0, 1, 2, 2**64 - 1])
+def test_a_frame_with_another_number_does_not_fit(sealed_as: int) -> None:
+    frame = seal(SEALED[:HEADER_BYTES], SEALED[HEADER_BYTES:], sealed_as) + SEALED[HEADER_BYTES:]
+    read_sealed(frame, sealed_as)
+    with pytest.raises(CorruptFrame, match="left out, repeated or swapped"):
+        read_sealed(frame, 3)
+
+
+def test_a_frame_that_is_not_sealed_is_refused_where_it_must_be() -> None:
+    with pytest.raises(CorruptFrame):
+        unpack(GOOD, limit_bytes=LIMIT, sealed=True)
+
+
+@pytest.mark.parametrize("at", [36, 43, 44, 47])
+def test_a_check_is_refused_where_none_was_agreed_on(at: int) -> None:
+    frame = bytearray(GOOD)
+    frame[at] = 1
+    with pytest.raises(RemoteProtocolError, match="has checksums, where none were agreed on"):
+        unpack(frame, limit_bytes=LIMIT)
+
+
+def test_handshakes_can_be_read_by_those_who_have_agreed_on_nothing() -> None:
+    read_sealed(sealed_frame(news(Kind.HELLO, "{}")))

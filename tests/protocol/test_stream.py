@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, Header, Kind, news, pack_data
+from ringwide.errors import CorruptFrame, RemoteProtocolError
+from ringwide.protocol.frame import HEADER_BYTES, Header, Kind, news, pack_data, seal
 from ringwide.protocol.stream import FrameReader
 
 LIMIT = 300
@@ -17,12 +17,17 @@ LIMIT = 300
 class Receiver:
     """Feeds a reader piece by piece, as a socket would. Every landing is refused `refusals` times first."""
 
-    def __init__(self, *, staging_bytes: int, refusals: int = 0) -> None:
+    def __init__(self, *, staging_bytes: int, refusals: int = 0, sealed: bool = False) -> None:
         self.frames: list[tuple[Header, bytes]] = []
         self.landings = self.retries = 0
         self._refusals, self._refused = refusals, 0
         self.reader = FrameReader(
-            landing=self._landing, arrived=self._arrived, limit_bytes=LIMIT, staging_bytes=staging_bytes
+            landing=self._landing,
+            arrived=self._arrived,
+            limit_bytes=LIMIT,
+            staging_bytes=staging_bytes,
+            sealed=sealed,
+            numbered=sealed,
         )
 
     def _landing(self, header: Header) -> memoryview | None:
@@ -182,3 +187,73 @@ def test_what_is_diverted_lands_elsewhere_and_the_stream_goes_on(collective: int
     reader.divert(1)  # nothing is being landed: nothing happens
     feed(data_frame(b"next", 4))
     assert frames[1:] == [b"next"]
+
+
+# Sealed streams
+
+
+def sealed(sent: list[bytes]) -> list[bytes]:
+    """The same frames, sealed with their numbers."""
+    parts = [(frame[:HEADER_BYTES], frame[HEADER_BYTES:]) for frame in sent]
+    return [seal(header, payload, number) + payload for number, (header, payload) in enumerate(parts)]
+
+
+@given(frames, st.lists(st.integers(0, 10_000), max_size=40), staging_sizes, st.integers(0, 2))
+def test_any_split_of_a_sealed_stream_gives_the_same_frames(
+    sent: list[bytes], cuts: list[int], staging_bytes: int, refusals: int
+) -> None:
+    receiver = Receiver(staging_bytes=staging_bytes, refusals=refusals, sealed=True)
+    for piece in pieces(b"".join(sealed(sent)), cuts):
+        receiver.feed(piece)
+    assert [payload for _, payload in receiver.frames] == [frame[HEADER_BYTES:] for frame in sent]
+
+
+some_frames = st.lists(st.builds(data_frame, st.binary(max_size=LIMIT), st.integers(0, 9)), min_size=2, max_size=6)
+
+
+@given(some_frames, staging_sizes, st.data())
+def test_nothing_of_a_damaged_frame_arrives(sent: list[bytes], staging_bytes: int, data: st.DataObject) -> None:
+    stream = bytearray(b"".join(sealed(sent)))
+    at = data.draw(st.integers(0, len(stream) - 1))
+    stream[at] ^= data.draw(st.integers(1, 255))
+    receiver = Receiver(staging_bytes=staging_bytes, sealed=True)
+    with pytest.raises(CorruptFrame):
+        receiver.feed(bytes(stream))
+    arrived = [payload for _, payload in receiver.frames]
+    whole = [frame[HEADER_BYTES:] for frame in sent]
+    assert arrived == whole[: len(arrived)]
+    assert sum(map(len, arrived)) + HEADER_BYTES * len(arrived) <= at
+
+
+@given(some_frames, staging_sizes, st.data())
+def test_frames_that_are_left_out_repeated_or_swapped_are_noticed(
+    sent: list[bytes], staging_bytes: int, data: st.DataObject
+) -> None:
+    stream = sealed(sent)
+    at = data.draw(st.integers(0, len(stream) - 2))
+    wrong = data.draw(
+        st.sampled_from(
+            [
+                [*stream[:at], *stream[at + 1 :]],
+                [*stream[: at + 1], *stream[at:]],
+                [*stream[:at], stream[at + 1], stream[at], *stream[at + 2 :]],
+            ]
+        )
+    )
+    receiver = Receiver(staging_bytes=staging_bytes, sealed=True)
+    with pytest.raises(CorruptFrame):
+        receiver.feed(b"".join(wrong))
+    arrived = [payload for _, payload in receiver.frames]
+    assert arrived == [frame[HEADER_BYTES:] for frame in sent[: len(arrived)]]
+
+
+def test_what_is_diverted_is_not_checked_but_what_comes_after_it_is() -> None:
+    """Its beginning has landed in memory that belongs to somebody else by now."""
+    receiver = Receiver(staging_bytes=0, sealed=True)
+    stream = b"".join(sealed([data_frame(b"payload", 3), data_frame(b"next", 4)]))
+    receiver.feed(stream[: HEADER_BYTES + 3])
+    receiver.reader.divert(1)
+    receiver.feed(stream[HEADER_BYTES + 3 : -1])
+    with pytest.raises(CorruptFrame):
+        receiver.feed(b"?")
+    assert len(receiver.frames) == 1

@@ -31,6 +31,7 @@ from ringwide.errors import (
     CollectiveAborted,
     CollectiveMismatch,
     CollectiveTimeout,
+    CorruptFrame,
     PeerLeft,
     PeerLost,
     RemoteProtocolError,
@@ -293,7 +294,9 @@ class Dispatcher:
             return  # it may go, or nothing is left that it could end
         culprit = peer if isinstance(reason, EOFError | OSError | RemoteProtocolError) else self._rank
         self._tell_all(news(Kind.LOST, f"{culprit} {reason}", epoch=self._epoch))
-        if isinstance(reason, RemoteProtocolError):
+        if isinstance(reason, CorruptFrame):
+            self._close_down(CorruptFrame(f"from rank {peer}: {reason}"), after=0)
+        elif isinstance(reason, RemoteProtocolError):
             self._close_down(RemoteProtocolError(f"rank {peer} broke the protocol: {reason}"), after=0)
         elif isinstance(reason, EOFError | OSError):
             self._close_down(PeerLost(rank=peer, reason=str(reason)), after=0)

@@ -6,6 +6,8 @@ Rules:
 - The header alone says where a segment is on its journey: collective, bucket, segment and hop.
 - A frame is sealed (two checksums, one of the payload and one of the header, that of the payload included) or it is not
   (both are 0). Which of them it must be is known before: it is not for the frame to say.
+- The check of the header also covers a number that does not travel, such as that of the frame on its lane: a frame that
+  was left out, repeated or swapped is noticed as well.
 """
 
 import struct
@@ -89,10 +91,10 @@ def news(kind: Kind, text: str, *, collective: int = 0, fingerprint: int = 0, ep
     return _LAYOUT.pack(MAGIC, VERSION, kind, 0, 0, 0, epoch, 0, collective, fingerprint, len(payload), 0, 0) + payload
 
 
-def seal(header: bytes, payload: bytes | memoryview) -> bytes:
+def seal(header: bytes | memoryview, payload: bytes | memoryview, number: int = 0) -> bytes:
     """The same header with both checks."""
-    checked = header[:_FIELDS_BYTES] + _PAYLOAD_CHECK.pack(xxh3_64_intdigest(payload))
-    return checked + _HEADER_CHECK.pack(_check_of_header(checked))
+    checked = bytes(header[:_FIELDS_BYTES]) + _PAYLOAD_CHECK.pack(xxh3_64_intdigest(payload))
+    return checked + _HEADER_CHECK.pack(_check_of_header(checked, number))
 
 
 def sealed_frame(frame: bytes) -> bytes:
@@ -111,20 +113,26 @@ def check_payload(header: Header, payload: bytes | memoryview) -> None:
         )
 
 
-def _check_of_header(checked: bytes | memoryview) -> int:
-    return xxh3_64_intdigest(checked) & 0xFFFF_FFFF
+def _check_of_header(checked: bytes | memoryview, number: int) -> int:
+    return xxh3_64_intdigest(checked, number) & 0xFFFF_FFFF
 
 
 def unpack(
-    buffer: bytes | bytearray | memoryview, offset: int = 0, *, limit_bytes: int, sealed: bool = False
+    buffer: bytes | bytearray | memoryview,
+    offset: int = 0,
+    *,
+    limit_bytes: int,
+    sealed: bool = False,
+    number: int = 0,
 ) -> Header:
     """Read one header, trusting nothing: every field that has rules of its own is checked here."""
     header = Header._make(_LAYOUT.unpack_from(buffer, offset))
     if sealed:
-        check = _check_of_header(memoryview(buffer)[offset : offset + _CHECKED_BYTES])
+        check = _check_of_header(memoryview(buffer)[offset : offset + _CHECKED_BYTES], number)
         if check != header.header_check:
             raise CorruptFrame(
-                f"a header was damaged on its way: its checksum is {check:#010x}, it says {header.header_check:#010x}"
+                "a header was damaged on its way, or frames were left out, repeated or swapped: "
+                f"the checksum is {check:#010x}, it says {header.header_check:#010x}"
             )
     if header.magic != MAGIC:
         raise RemoteProtocolError(f"these bytes are not a ringwide frame: they begin with {header.magic:#06x}")

@@ -6,6 +6,7 @@ Rules:
   that does not fit there is received straight into the place that `landing` names, together with the next header.
 - `landing` may answer None, "not yet": the reader is then blocked, offers no room, and asks again in `retry`.
 - On a sealed stream a header is checked before anything in it is believed, and a payload before `arrived` hears of it.
+  If the frames are numbered too, each must be the next one.
 """
 
 from collections.abc import Callable
@@ -27,6 +28,8 @@ class FrameReader:
         "_landed",
         "_landing",
         "_limit",
+        "_next",
+        "_numbered",
         "_place",
         "_sealed",
         "_staging",
@@ -42,8 +45,11 @@ class FrameReader:
         limit_bytes: int,
         staging_bytes: int = HEADER_BYTES,
         sealed: bool = False,
+        numbered: bool = False,
     ) -> None:
-        self._landing, self._arrived, self._limit, self._sealed = landing, arrived, limit_bytes, sealed
+        self._landing, self._arrived, self._limit = landing, arrived, limit_bytes
+        self._sealed, self._numbered = sealed, numbered
+        self._next = 0  # the number of the frame whose header comes next
         self._staging = memoryview(bytearray(max(staging_bytes, HEADER_BYTES)))
         self._capacity = len(self._staging) - HEADER_BYTES
         self._filled = 0  # bytes in the staging buffer
@@ -104,11 +110,12 @@ class FrameReader:
         """Report every frame that lies whole in the staging buffer; then move its rest to the front."""
         staging, start, end = self._staging, 0, self._filled
         while end - start >= HEADER_BYTES:
-            header = unpack(staging, start, limit_bytes=self._limit, sealed=self._sealed)
+            header = unpack(staging, start, limit_bytes=self._limit, sealed=self._sealed, number=self._next)
             body = start + HEADER_BYTES
             if header.payload_bytes > self._capacity:
                 if not self._begin_landing(header, staging[body:end]):
                     break
+                self._next += self._numbered
                 if self._place is not None:
                     self._filled = 0
                     return
@@ -117,6 +124,7 @@ class FrameReader:
             after = body + header.payload_bytes
             if after > end:
                 break
+            self._next += self._numbered
             if self._sealed:
                 check_payload(header, staging[body:after])
             self._arrived(header, staging[body:after])

@@ -93,15 +93,19 @@ class EncryptedWire:
         return self._hand_over(room)
 
     def _record_bytes(self) -> int:
-        """How long the next record is, with its length and tag; 0: that is not known yet."""
+        """How long the next record is, with its length and tag; 0: that is not known yet.
+
+        With an impossible length it ends there: nothing more is waited for, and `_open` refuses it.
+        """
         if self._end - self._start < _LENGTH.size:
             return 0
         (length,) = _LENGTH.unpack_from(self._box, self._start)
-        if not 0 < length <= RECORD_LIMIT_BYTES:
-            raise CorruptFrame(f"an encrypted record claims {length} bytes, it must have 1 to {RECORD_LIMIT_BYTES}")
-        return int(_LENGTH.size + length + TAG_BYTES)
+        return _LENGTH.size + (length + TAG_BYTES if 0 < length <= RECORD_LIMIT_BYTES else 0)
 
     def _open(self, nbytes: int) -> None:
+        if nbytes == _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._box, self._start)
+            raise CorruptFrame(f"an encrypted record claims {length} bytes, it must have 1 to {RECORD_LIMIT_BYTES}")
         record = self._box[self._start : self._start + nbytes]
         self._plaintext = memoryview(self._opened_bytes(record))
         self._opened += 1

@@ -74,6 +74,7 @@ class Lane:
     ) -> None:
         self.peer, self.index, self.sealed = peer, index, sealed
         self.bytes_sent = self.bytes_received = 0
+        self._next = 0  # the number of the frame that leaves next
         self.closed = False
         self.socket = wire.socket
         self._wire = wire
@@ -88,6 +89,7 @@ class Lane:
             limit_bytes=limit_bytes,
             staging_bytes=staging_bytes,
             sealed=sealed,
+            numbered=sealed,
         )
         self._loop.add_reader(self.socket, self._readable)
         self._reading, self._looking = True, False
@@ -107,33 +109,37 @@ class Lane:
         """Send a frame now, or as soon as the kernel takes it."""
         if self.closed:
             return
-        if self.sealed:
-            header = seal(header, payload)
         if self._queue:
             rest = self._own_or_copy([header, payload], owner)
             self._queue.append(_Parcel(rest, owner, collective, False))
             return
+        leaving = seal(header, payload, self._next) if self.sealed else header
         try:
-            count = self._wire.send((header, payload))
+            count = self._wire.send((leaving, payload))
         except (BlockingIOError, InterruptedError):
             count = 0
         except OSError as error:
             self._loop.call_soon(self._fail_sending, error)  # not here: the caller is in the middle of something
             return
         self.bytes_sent += count
+        self._next += count > 0
         if count == len(header) + len(payload):
             if self._wire.unsent:
                 self._watch_writable(True)
             if owner is not None:
                 owner.sent()
             return
-        rest = self._own_or_copy(_after([header, payload], count), owner)
+        rest = self._own_or_copy(_after([leaving, payload] if count else [header, payload], count), owner)
         self._queue.append(_Parcel(rest, owner, collective, count > 0))
         self._watch_writable(True)
 
     @staticmethod
     def _own_or_copy(views: list[memoryview | bytes], owner: Owner | None) -> list[memoryview | bytes]:
-        return views if owner is not None else [b"".join(views)]
+        return views if owner is not None else [bytes(view) for view in views]
+
+    def _sealed(self, header: memoryview | bytes, payload: memoryview | bytes) -> list[memoryview | bytes]:
+        """Only when it leaves: until then it may be forgotten, and would leave a gap in the numbers."""
+        return [seal(header, payload, self._next), payload]
 
     def forget(self, collective: int) -> None:
         """Take back what has not left of this collective, and let what still comes of it land elsewhere."""
@@ -162,16 +168,18 @@ class Lane:
         queue = self._queue
         while queue:
             parcel = queue[0]
+            views = parcel.views if parcel.started or not self.sealed else self._sealed(*parcel.views)
             try:
-                count = self._wire.send(parcel.views)
+                count = self._wire.send(views)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
                 self._fail_sending(error)
                 return
             self.bytes_sent += count
+            self._next += not parcel.started
             parcel.started = True
-            parcel.views = _after(parcel.views, count)
+            parcel.views = _after(views, count)
             if parcel.views:
                 return
             queue.popleft()

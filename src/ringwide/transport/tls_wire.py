@@ -83,7 +83,8 @@ class TlsWire:
             self.more = False
             return total
         except ssl.SSLZeroReturnError:
-            return total  # the end; it says so again when it is asked again
+            self.more = True  # the end; it says so again when it is asked again
+            return total
         except ssl.SSLError as error:
             raise told(error) from error
         self.more = True
