@@ -24,6 +24,8 @@ from ringwide.codec.codec import Codec
 from ringwide.membership.keys import KEYGEN, load_key
 from ringwide.membership.keys import VARIABLE as KEY_VARIABLE
 from ringwide.membership.protection import Protection
+from ringwide.transport.encrypted import KEY_BYTES, cipher
+from ringwide.transport.tls import TlsContexts, tls_contexts
 
 CODECS = (*registry.NAMES, "auto")
 _FEW: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=64)])
@@ -41,6 +43,9 @@ class TlsFiles(BaseModel):
     cert: Path
     key: Path
     ca: Path
+
+    def load(self) -> TlsContexts:
+        return tls_contexts(cert=self.cert.expanduser(), key=self.key.expanduser(), ca=self.ca.expanduser())
 
 
 class RingConfig(BaseModel):
@@ -246,9 +251,12 @@ class RingConfig(BaseModel):
     def load_protection(self) -> Protection:
         """Reads the files that guard the ring. A `ConfigError` says what is wrong with them."""
         path, origin = self._key_path()
+        if self.encrypt:
+            cipher(bytes(KEY_BYTES))  # is its package there? Better asked now than when ranks meet
         return Protection(
             secret=None if path is None else load_key(path, origin=origin),
             encrypt=self.encrypt,
+            tls=None if self.tls is None else self.tls.load(),
             insecure=self.insecure,
             run_id=self.run_id,
             checksum=None if self.checksum == "auto" else self.checksum,

@@ -1,6 +1,7 @@
 """A connection whose two ends do not know each other yet: a few small frames of words, and nothing is believed."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ class Channel:
     @property
     def same_host(self) -> bool:
         """Is the other end on this machine?"""
-        return host_of(self.wire) == str(self.wire.socket.getsockname()[0])
+        return host_of(self.wire.socket) == str(self.wire.socket.getsockname()[0])
 
     async def send(self, frame: bytes) -> None:
         """Returns without a pause if the kernel has room, and for so little it nearly always has."""
@@ -98,9 +99,9 @@ def _happened(event: "asyncio.Future[None]") -> None:
         event.set_result(None)
 
 
-def host_of(wire: Wire) -> str:
+def host_of(sock: socket.socket) -> str:
     """The address at the other end; empty if it has gone."""
     try:
-        return str(wire.socket.getpeername()[0])
+        return str(sock.getpeername()[0])
     except OSError:
         return ""

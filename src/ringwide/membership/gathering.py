@@ -6,6 +6,7 @@ until the other is there or the start timeout is over. After the ring has formed
 """
 
 import asyncio
+import functools
 import logging
 import os
 import socket
@@ -20,6 +21,7 @@ from ringwide.membership.reception import Reception
 from ringwide.membership.strangers import Strangers
 from ringwide.protocol.handshake import Difference, Hello
 from ringwide.protocol.proof import NONCE_BYTES
+from ringwide.transport.tls import secured
 from ringwide.transport.wire import PlainWire, Wire
 
 logger = logging.getLogger("ringwide.membership")
@@ -29,6 +31,8 @@ REMIND_SECONDS = 3.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _TRIES_IN_VAIN = 3
 """So often in a row a peer may hang up before that is worth a line: it may just be starting, or ending."""
+
+_OTHER_TLS = "was it started without tls, or with a certificate of another authority?"
 
 OnLane = Callable[[int, int, Wire, bool], None]
 """on_lane(peer, lane, wire, sealed): a connection is ready."""
@@ -77,14 +81,15 @@ class Gathering:
     async def _greet(self, sock: socket.socket) -> None:
         """A stranger's bytes, or a connection that breaks, cost only that connection."""
         sock.setblocking(False)
-        wire: Wire = PlainWire(sock)
-        host = host_of(wire)
+        host, nonce = host_of(sock), os.urandom(NONCE_BYTES)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                nonce = os.urandom(NONCE_BYTES)
-                outcome = await answer(
-                    Channel(wire), self._terms, judge=lambda theirs: self._judge(theirs, host), nonce=nonce
-                )
+                channel = Channel(await self._wire(sock, dialed=False))
+                judge = functools.partial(self._judge, host)
+                outcome = await answer(channel, self._terms, judge=judge, nonce=nonce)
+        except ConnectionAbortedError as error:
+            sock.close()
+            self._strangers.turned_away(host, f"{error}: {_OTHER_TLS}")
         except (OSError, TimeoutError, HungUp) as error:
             sock.close()
             self._strangers.gone(host, str(error) or f"it did not say who it is within {HANDSHAKE_SECONDS:g} s")
@@ -94,7 +99,7 @@ class Gathering:
         else:
             self._conclude(outcome, sock, host, dialed=False)
 
-    def _judge(self, theirs: Hello, host: str) -> Difference | None:
+    def _judge(self, host: str, theirs: Hello) -> Difference | None:
         if (theirs.rank, theirs.lane) in self._missing:
             return None
         return Difference(
@@ -124,11 +129,14 @@ class Gathering:
         address, nonce = self._addresses[peer], os.urandom(NONCE_BYTES)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                channel = Channel(PlainWire(sock))
+                channel = Channel(await self._wire(sock, dialed=True))
                 outcome = await introduce(channel, self._terms, peer=peer, address=address, lane=lane, nonce=nonce)
         except TimeoutError:
             sock.close()
             return f"it does not answer within {HANDSHAKE_SECONDS:g} s"
+        except ConnectionAbortedError as error:
+            sock.close()
+            self._note_problem(peer, f"{error}: {_OTHER_TLS}")
         except (OSError, HungUp):
             sock.close()
             return self._why_it_hangs_up()
@@ -149,6 +157,8 @@ class Gathering:
         logger.warning("rank %d at %s: %s", peer, self._addresses[peer], problem)
 
     def _why_it_hangs_up(self) -> str:
+        if self._terms.protection.tls is not None:
+            return f"it hangs up: {_OTHER_TLS}"
         if self._terms.protection.secret is None:
             return "it hangs up without a word: was it started with a key_file, and this rank without?"
         return "it hangs up without a proof that it has our key: is it a rank of this ring, and of this version?"
@@ -189,6 +199,12 @@ class Gathering:
         return sock
 
     # -- both
+
+    async def _wire(self, sock: socket.socket, *, dialed: bool) -> Wire:
+        tls = self._terms.protection.tls
+        if tls is None:
+            return PlainWire(sock)
+        return await secured(sock, tls.dialing if dialed else tls.listening, server_side=not dialed)
 
     def _conclude(self, outcome: Met | Refused, sock: socket.socket, host: str, *, dialed: bool) -> None:
         if isinstance(outcome, Met):

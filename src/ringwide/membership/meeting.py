@@ -26,6 +26,7 @@ from ringwide.protocol.proof import (
     read_proven,
     who_answered,
 )
+from ringwide.transport.encrypted import EncryptedWire
 from ringwide.transport.wire import Wire
 
 Judge = Callable[[Hello], Difference | None]
@@ -47,8 +48,12 @@ class Terms:
     protection: Protection
 
     def hello(self, lane: int, channel: Channel) -> Hello:
-        settings = {**self.settings, "encrypt": self.protection.encrypt, "run_id": self.protection.run_id}
+        settings = {**self.settings, **self._guards()}
         return Hello(self.rank, self.size, lane, self.peers, settings, self._wishes_checksum(channel))
+
+    def _guards(self) -> Mapping[str, Setting]:
+        guards = self.protection
+        return {"encrypt": guards.encrypt, "tls": guards.tls is not None, "run_id": guards.run_id}
 
     def _wishes_checksum(self, channel: Channel) -> bool:
         if self.protection.checksum is not None:
@@ -216,8 +221,6 @@ def _judged(heard: Words, due: tuple[Kind, ...], transcript: Transcript | None) 
 def _wire(channel: Channel, terms: Terms, transcript: Transcript | None, *, dialed: bool) -> Wire:
     if transcript is None or not terms.protection.encrypt:
         return channel.wire
-    from ringwide.transport.encrypted import EncryptedWire
-
     dialer, listener = transcript.keys()
     ours, theirs = (dialer, listener) if dialed else (listener, dialer)
     return EncryptedWire(channel.wire.socket, send_key=ours, receive_key=theirs)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ringwide.protocol.proof import Secret
+from ringwide.transport.tls import TlsContexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,10 +12,11 @@ class Protection:
 
     secret: Secret | None = None
     encrypt: bool = False
+    tls: TlsContexts | None = None
     insecure: bool = False
     run_id: str = ""
     checksum: bool | None = None  # None: where bytes leave this machine and nothing else guards them
 
     @property
     def will_do_beyond_loopback(self) -> bool:
-        return self.secret is not None or self.insecure
+        return self.secret is not None or self.tls is not None or self.insecure

@@ -16,6 +16,7 @@ from ringwide.protocol.frame import MAGIC, NEWS_LIMIT_BYTES, VERSION, Header, Ki
 RANKS_LIMIT = 2**15
 """A segment of an all-reduce makes 2 (size - 1) hops, and the header has 16 bits for them."""
 LANES_LIMIT = 2**8
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake
 _HELLO = {"rank": int, "size": int, "lane": int, "peers": str, "settings": dict, "checksum": bool}
 
 Setting = str | int | float | bool | None
@@ -80,6 +81,8 @@ def _different_line(dialer: list[str], listener: list[str]) -> Difference:
 
 def check_prefix(first_bytes: bytes) -> Difference | None:
     """Magic and version, which stand first in every version of the protocol. Written from the dialer's side."""
+    if first_bytes[:2] in _TLS_RECORDS:
+        raise RemoteProtocolError("it speaks TLS: was it started with tls, and this rank without?")
     if int.from_bytes(first_bytes[:2], "little") != MAGIC:
         raise RemoteProtocolError(f"this is not a ringwide peer: its first bytes are {first_bytes[:2]!r}")
     if first_bytes[2] != VERSION:
