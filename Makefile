@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo forerunner test check format bench clean
+.PHONY: help setup demo forerunner test check format faults bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -40,6 +40,9 @@ check: $(READY) ## format, lint, types, the fast tests (asyncio debug on)
 format: $(READY) ## rewrite the sources in the house format
 	$(RUN) -m ruff format src tests bench
 	$(RUN) -m ruff check --fix src tests bench
+
+faults: $(READY) ## ranks are killed, frozen, cut off, slowed down, their frames damaged: all counts, one table (an hour)
+	$(RUN) -m tests.faults
 
 bench: $(READY) ## all-reduce beside gloo, interleaved, on this machine
 	$(RUN) -m bench
