@@ -122,7 +122,10 @@ async def cancelled_outcome(ring: Ring, moments: Moments, moment: int, counts: S
         finally:
             moments.stop()
 
-    await asyncio.wait([asyncio.create_task(call())])
+    task = asyncio.create_task(call())
+    await asyncio.wait([task])
+    if not task.cancelled():  # as it is where the cancellation came too late for the call
+        task.result()
     return outcome
 
 
