@@ -69,7 +69,7 @@ class Trio:
 
 
 @asynccontextmanager
-async def trio(monotonic: Callable[[], float] = time.monotonic) -> AsyncIterator[Trio]:
+async def trio(monotonic: Callable[[], float] = time.monotonic, *, answering: bool = True) -> AsyncIterator[Trio]:
     sockets = dict(
         zip(
             ("to_answering", "answering", "to_third", "third"),
@@ -82,7 +82,8 @@ async def trio(monotonic: Callable[[], float] = time.monotonic) -> AsyncIterator
     three = Trio(sockets, monotonic)
     try:
         three.here.liveness.start()
-        three.answering.liveness.start()
+        if answering:
+            three.answering.liveness.start()
         yield three
     finally:
         three.here.liveness.close()
@@ -149,11 +150,20 @@ async def test_time_in_which_we_were_stopped_is_nobodys_silence() -> None:
     skipped = 0.0
     async with trio(lambda: time.monotonic() + skipped) as three:
         three.here.liveness.watch(1, 0.0)
-        for _ in range(40):
+        for _ in range(8):
             skipped += 1000 * SUSPECT_SECONDS
             three.third.send(Sign(SignKind.QUESTION, 0, 0, 1, 0).pack())
-            await asyncio.sleep(SUSPECT_SECONDS / 10)
+            await asyncio.sleep(SUSPECT_SECONDS / 4)
         assert three.here.silent == []
+
+
+async def test_one_that_hears_of_nobody_reports_all_at_once() -> None:
+    async with trio(answering=False) as three:
+        three.here.liveness.watch(1, 0.0)
+        await asyncio.sleep(SUSPECT_SECONDS / 8)
+        three.third.send(Sign(SignKind.QUESTION, 0, 0, 1, 0).pack())  # the last that is heard of anybody
+        await three.here.until(lambda: three.here.silent)
+        assert three.here.silent == [1, 2]
 
 
 async def test_the_end_of_a_vital_lane_is_told() -> None:

@@ -9,7 +9,7 @@ from ringwide.errors import ranks_named
 
 logger = logging.getLogger("ringwide.collective")
 
-TICK_SECONDS = 0.25
+TICK_SECONDS = 0.125
 
 
 class Clock(Protocol):

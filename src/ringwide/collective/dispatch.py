@@ -41,6 +41,8 @@ from ringwide.protocol.frame import DATA, Header, Kind, news
 
 logger = logging.getLogger("ringwide.collective")
 
+ABORT_GRACE_SECONDS = 0.01
+"""A task that is cancelled may be about to leave: then a goodbye tells the others more."""
 GOODBYE_GRACE_SECONDS = 0.5
 """A bulk lane may end before the goodbye on the express lane is read."""
 
@@ -77,6 +79,7 @@ class Dispatcher:
         self._line: deque[Collective] = deque()  # those with bulk, in order; only the first one has begun
         self._early = EarlyFrames()
         self._blocked: dict[LaneLike, None] = {}  # in the order in which they stopped, so that a replay is exact
+        self._untold: dict[int, str] = {}  # what was given up here and the others don't know yet: why
         self._departed: dict[int, int] = {}  # who said goodbye -> the last collective it has finished
         self.over: RingwideError | None = None  # why nothing can be started any more
         self._last = 0  # when it is over: the last collective that those who left have seen the end of
@@ -84,8 +87,8 @@ class Dispatcher:
 
     @property
     def finished(self) -> int:
-        """Every collective up to this number is over on this rank."""
-        return min(self._open, default=self._next) - 1
+        """Every collective up to this number is over on this rank, and nobody must still hear of it."""
+        return min([*self._open, *self._untold], default=self._next) - 1
 
     @property
     def called(self) -> int:
@@ -114,8 +117,15 @@ class Dispatcher:
         """Give up on a collective here, and tell the others. Its `on_done` is not called."""
         if collective.number in self._open:
             collective.on_done = _nobody
-            self._tell_all(news(Kind.ABORT, reason, collective=collective.number, epoch=self._epoch))
+            number = collective.number
+            self._untold[number] = reason
+            self._clock.call_later(ABORT_GRACE_SECONDS, lambda: self._tell_abort(number))
             self._end(collective, None)
+
+    def _tell_abort(self, number: int) -> None:
+        reason = self._untold.pop(number, None)
+        if reason is not None:
+            self._tell_all(news(Kind.ABORT, reason, collective=number, epoch=self._epoch))
 
     def skip(self, reason: str) -> int:
         """A call was given up before its turn: it has a number all the same, and the others must not wait for it."""
@@ -131,6 +141,7 @@ class Dispatcher:
 
     def say_goodbye(self, reason: str) -> None:
         self._tell_all(news(Kind.GOODBYE, reason, collective=self.finished, epoch=self._epoch))
+        self._untold.clear()  # the goodbye says as much
 
     def has_open_work(self) -> bool:
         return bool(self._open)

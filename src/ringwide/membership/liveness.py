@@ -26,7 +26,7 @@ from ringwide.transport.wire import Wire
 
 logger = logging.getLogger("ringwide.membership")
 
-LONGEST_BEAT_SECONDS = 0.25
+LONGEST_BEAT_SECONDS = 0.125
 _CLOSING_SECONDS = 1.0
 
 OnSilent = Callable[[Sequence[int], float], None]
@@ -104,7 +104,7 @@ class Liveness:
         self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._run, name=f"ringwide-vitals-{rank}", daemon=True)
         self._waits_in: int | None = None  # the collective for which others are watched
-        self._next_beat = self._watching_since = 0.0
+        self._quiet_seconds = self._next_beat = self._watching_since = 0.0
         self._closing = False
 
     # -- from the event loop
@@ -121,14 +121,9 @@ class Liveness:
 
     def watch(self, collective: int, quiet_seconds: float) -> None:
         """This collective waits for others, and has seen no progress for so long."""
-        asleep = self._waits_in is None
+        asleep, self._waits_in = self._waits_in is None, collective
         if asleep:
-            now = self._monotonic()
-            for pulse in list(self._pulses.values()):
-                pulse.heard_at = max(pulse.heard_at, now - quiet_seconds)
-            self._next_beat = self._watching_since = now
-        self._waits_in = collective
-        if asleep:
+            self._quiet_seconds = quiet_seconds
             self._ring_bell()
 
     def rest(self) -> None:
@@ -173,7 +168,9 @@ class Liveness:
             else:
                 self._listen(key.data)
         now = self._monotonic()
-        if due is not None and now - due > self._beat_seconds:
+        if due is None:
+            self._begin_watching(now)
+        elif now - due > self._beat_seconds:
             self._forgive(now - due)
         if self._waits_in is not None:
             if now >= self._next_beat:
@@ -186,6 +183,13 @@ class Liveness:
             return None
         suspicions = [pulse.heard_at + self._suspect_after for pulse in self._living()]
         return min([self._next_beat, *suspicions])
+
+    def _begin_watching(self, now: float) -> None:
+        """Nobody was asked before, so nobody has been silent for longer than the collective has waited."""
+        self._next_beat = self._watching_since = now
+        for pulse in self._living():
+            pulse.heard_at = max(pulse.heard_at, now - self._quiet_seconds)
+            pulse.bytes_seen = self._bytes_from(pulse.peer)
 
     def _living(self) -> list[Pulse]:
         return [pulse for pulse in self._pulses.values() if not pulse.ended]
@@ -234,19 +238,24 @@ class Liveness:
         self.slowness.report(self._beat_seconds)
 
     def _look_at_lanes(self, pulse: Pulse, now: float) -> None:
-        lanes = list(self._links[pulse.peer].lanes.values())
-        received = sum(lane.bytes_received for lane in lanes)
+        received = self._bytes_from(pulse.peer)
         if received != pulse.bytes_seen:
             pulse.bytes_seen, pulse.heard_at = received, now
-        if any(lane.queued for lane in lanes):
+        if any(lane.queued for lane in list(self._links[pulse.peer].lanes.values())):
             self.slowness.note_stuck(pulse.peer, self._beat_seconds)
 
+    def _bytes_from(self, peer: int) -> int:
+        return sum(lane.bytes_received for lane in list(self._links[peer].lanes.values()))
+
     def _report_silent(self, now: float) -> None:
-        silent = [pulse for pulse in self._living() if now - pulse.heard_at >= self._suspect_after]
-        if silent:
-            self._tell(self._on_silent, [pulse.peer for pulse in silent], self._suspect_after)
-            for pulse in silent:
-                pulse.heard_at = now  # it was said; if nobody minds, it is said again after as long
+        """Together with those that are nearly as silent: one that hears of nobody must know that before it accuses."""
+        living = self._living()
+        if not any(now - pulse.heard_at >= self._suspect_after for pulse in living):
+            return
+        silent = [pulse for pulse in living if now - pulse.heard_at >= self._suspect_after - 2 * self._beat_seconds]
+        self._tell(self._on_silent, [pulse.peer for pulse in silent], self._suspect_after)
+        for pulse in silent:
+            pulse.heard_at = now  # it was said; if nobody minds, it is said again after as long
 
     def _tell(self, callback: Callable[..., None], *facts: object) -> None:
         try:
