@@ -13,6 +13,11 @@ Start every node of an experiment as a process of its own on this machine, show 
 runs/NAME-TIME. Ctrl-C or SIGTERM stops all nodes after the same step; the report then tells what was done until then.
 """
 
+KEYGEN = """\
+Make a key for rings that go beyond this machine: whoever has it may join, nobody else. The key is written to a file and
+never shown; it cannot be given on a command line.
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
@@ -49,10 +54,25 @@ def parser() -> argparse.ArgumentParser:
     settings = about.add_parser("settings", help="print the settings of a ring as a table")
     settings.set_defaults(command=_settings)
 
+    keygen = commands.add_parser("keygen", help="make the key that all ranks of a ring share", description=KEYGEN)
+    keygen.add_argument("file", type=Path, metavar="FILE", help="a new file, which only you will be able to read")
+    keygen.set_defaults(command=_keygen)
+
     one = commands.add_parser("node", help="be one node: check and measure a ring", description=node.DESCRIPTION)
     node.add_arguments(one)
     one.set_defaults(command=node.run)
     return top
+
+
+def _keygen(arguments: argparse.Namespace) -> int:
+    from ringwide.membership.keys import VARIABLE, make_key_file
+
+    make_key_file(arguments.file)
+    print(
+        f"A new key is in {arguments.file}, which only you can read. Copy it to every machine of the ring (scp -p),\n"
+        f"and name it there: key_file: FILE in the settings, --key-file FILE, or the variable {VARIABLE}."
+    )
+    return 0
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ python -m ringwide.node --rank 0 --peers peers.txt
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,7 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on from the last checkpoint of this run")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument("--insecure", action="store_true", help="allow listening beyond loopback without a key")
+    door = parser.add_mutually_exclusive_group()
+    door.add_argument(
+        "--key-file", type=Path, metavar="FILE", help="the key that all ranks share, made by `ringwide keygen`"
+    )
+    door.add_argument("--insecure", action="store_true", help="allow listening beyond loopback without a key")
     parser.add_argument(
         "--sizes", nargs="+", default=DEFAULT_SIZES, metavar="BYTES", help="sizes to check, such as 4096 1MiB"
     )
@@ -88,7 +93,7 @@ async def _experiment(arguments: argparse.Namespace) -> int:
     from ringwide.experiment.node.part import Part
     from ringwide.experiment.node.stopping import Stopping
 
-    overrides = [*arguments.set, *(["ring.insecure=true"] if arguments.insecure else [])]
+    overrides = [*arguments.set, *(f"ring.{key}={json.dumps(value)}" for key, value in _door(arguments).items())]
     variants = load_variants(arguments.config, overrides)
     # A model or data of the user's own is looked for beside the experiment, and here.
     sys.path[:0] = [str(arguments.config.resolve().parent), str(Path.cwd())]
@@ -101,7 +106,14 @@ async def _experiment(arguments: argparse.Namespace) -> int:
 def _ring_config(arguments: argparse.Namespace) -> "RingConfig":
     from ringwide.config import RingConfig
 
-    return RingConfig.model_validate({"insecure": arguments.insecure})
+    return RingConfig.model_validate(_door(arguments))
+
+
+def _door(arguments: argparse.Namespace) -> "dict[str, str | bool]":
+    """Settings that the command line may give, as only this machine knows them."""
+    if arguments.key_file is not None:
+        return {"key_file": str(arguments.key_file)}
+    return {"insecure": True} if arguments.insecure else {}
 
 
 def _sizes(texts: Sequence[str]) -> list[int]:

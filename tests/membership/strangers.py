@@ -11,13 +11,16 @@ from xxhash import xxh3_64_intdigest
 
 PATIENCE_SECONDS = 20
 VERSION = 2
-HELLO, WELCOME, REFUSED = 1, 2, 3
+HELLO, WELCOME, REFUSED, CHALLENGE = 1, 2, 3, 4
 HEADER, CHECK = struct.Struct("<2sBBBBHIIQQIQ"), struct.Struct("<I")
 
 
 def frame(kind: int, body: bytes, *, magic: bytes = b"RW", version: int = VERSION) -> bytes:
-    header = HEADER.pack(magic, version, kind, 0, 0, 0, 0, 0, 0, 0, len(body), xxh3_64_intdigest(body))
-    return header + CHECK.pack(xxh3_64_intdigest(header) & 0xFFFF_FFFF) + body
+    return sealed(HEADER.pack(magic, version, kind, 0, 0, 0, 0, 0, 0, 0, len(body), xxh3_64_intdigest(body))) + body
+
+
+def sealed(header: bytes) -> bytes:
+    return header + CHECK.pack(xxh3_64_intdigest(header) & 0xFFFF_FFFF)
 
 
 def hello(fields: dict[str, Any], *, kind: int = HELLO, version: int = VERSION) -> bytes:
@@ -26,9 +29,15 @@ def hello(fields: dict[str, Any], *, kind: int = HELLO, version: int = VERSION) 
 
 async def read_frame(reader: asyncio.StreamReader) -> tuple[int, int, dict[str, Any]]:
     """Version, kind and fields of the next frame."""
+    version, kind, words = await read_words(reader)
+    return version, kind, json.loads(words)
+
+
+async def read_words(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:
+    """Version, kind and payload of the next frame."""
     header = HEADER.unpack(await reader.readexactly(HEADER.size))
     await reader.readexactly(CHECK.size)
-    return header[1], header[2], json.loads(await reader.readexactly(header[-2]))
+    return header[1], header[2], await reader.readexactly(header[-2])
 
 
 @asynccontextmanager

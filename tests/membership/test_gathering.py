@@ -28,6 +28,8 @@ from membership.strangers import (
 from ringwide import RingConfig
 from ringwide.membership import gathering
 
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
 
 async def member(rank: int, peers: list[str], **settings: Any) -> list[int]:
     """Join, see everybody, leave."""
@@ -39,14 +41,6 @@ async def member(rank: int, peers: list[str], **settings: Any) -> list[int]:
 async def outcomes_of(*members: Any) -> list[Any]:
     async with asyncio.timeout(2 * PATIENCE_SECONDS):
         return await asyncio.gather(*members, return_exceptions=True)
-
-
-@pytest.fixture(autouse=True)
-async def nothing_left_behind() -> Any:
-    """No task outlives a ring, however it ended. (A socket would: ResourceWarnings are errors.)"""
-    before = asyncio.all_tasks()
-    yield
-    assert asyncio.all_tasks() - before - {asyncio.current_task()} == set()
 
 
 # -- coming together
@@ -385,12 +379,12 @@ async def test_a_peer_that_went_away_during_the_handshake_may_come_again() -> No
 
 
 @asynccontextmanager
-async def formed_ring(peers: list[str]) -> AsyncIterator[None]:
+async def formed_ring(peers: list[str], **settings: Any) -> AsyncIterator[None]:
     """A ring that has formed, stays for the length of the block, and must not have been disturbed."""
     formed, done = asyncio.Event(), asyncio.Event()
 
     async def stay(rank: int) -> str:
-        async with ringwide.join(rank=rank, peers=peers) as ring:
+        async with ringwide.join(rank=rank, peers=peers, config=RingConfig(**settings)) as ring:
             formed.set()
             await done.wait()
             await ring.barrier()

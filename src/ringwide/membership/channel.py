@@ -39,7 +39,6 @@ class Channel:
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
-        self._loop = asyncio.get_running_loop()
         self._bytes_left = HANDSHAKE_BYTES
 
     @property
@@ -57,7 +56,7 @@ class Channel:
                 else:
                     self.wire.flush()
             except (BlockingIOError, InterruptedError):
-                await self._event(self._loop.add_writer, self._loop.remove_writer)
+                await until_writable(self.wire.socket)
 
     async def receive(self) -> Words:
         prefix = await self._exactly(_PREFIX_BYTES)
@@ -78,20 +77,31 @@ class Channel:
             try:
                 received = self.wire.receive([memoryview(data)[filled:]])
             except (BlockingIOError, InterruptedError):
-                await self._event(self._loop.add_reader, self._loop.remove_reader)
+                await until_readable(self.wire.socket)
                 continue
             if not received:
                 raise HungUp("the connection ended in the middle of a handshake")
             filled += received
         return bytes(data)
 
-    async def _event(self, add: Callable[..., Any], remove: Callable[..., Any]) -> None:
-        event: asyncio.Future[None] = self._loop.create_future()
-        add(self.wire.socket, _happened, event)
-        try:
-            await event
-        finally:
-            remove(self.wire.socket)
+
+async def until_readable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    await _event(sock, loop.add_reader, loop.remove_reader)
+
+
+async def until_writable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    await _event(sock, loop.add_writer, loop.remove_writer)
+
+
+async def _event(sock: socket.socket, add: Callable[..., Any], remove: Callable[..., Any]) -> None:
+    event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    add(sock, _happened, event)
+    try:
+        await event
+    finally:
+        remove(sock)
 
 
 def _happened(event: "asyncio.Future[None]") -> None:

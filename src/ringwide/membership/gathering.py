@@ -160,7 +160,7 @@ class Gathering:
         if self._terms.protection.tls is not None:
             return f"it hangs up: {_OTHER_TLS}"
         if self._terms.protection.secret is None:
-            return "it hangs up without a word: was it started with a key_file, and this rank without?"
+            return "it hangs up without a word: was it started with key_file or tls, and this rank without?"
         return "it hangs up without a proof that it has our key: is it a rank of this ring, and of this version?"
 
     async def _connect(self, address: Address) -> socket.socket | None:

@@ -20,13 +20,16 @@ from collections.abc import Callable, Mapping, Sequence
 from ringwide.errors import RemoteProtocolError
 from ringwide.membership.slowness import Slowness
 from ringwide.protocol.vital import SIGN_BYTES, VITAL_LANE, Sign, SignKind, read_sign
+from ringwide.transport.lane import Lane
 from ringwide.transport.link import Link
 from ringwide.transport.scratch import Scratch
+from ringwide.transport.sockets import unacknowledged_bytes
 from ringwide.transport.wire import Wire
 
 logger = logging.getLogger("ringwide.membership")
 
 LONGEST_BEAT_SECONDS = 0.125
+STUCK_BYTES = 64 * 1024
 _CLOSING_SECONDS = 1.0
 
 OnSilent = Callable[[Sequence[int], float], None]
@@ -241,7 +244,7 @@ class Liveness:
         received = self._bytes_from(pulse.peer)
         if received != pulse.bytes_seen:
             pulse.bytes_seen, pulse.heard_at = received, now
-        if any(lane.queued for lane in list(self._links[pulse.peer].lanes.values())):
+        if any(_is_stuck(lane) for lane in list(self._links[pulse.peer].lanes.values())):
             self.slowness.note_stuck(pulse.peer, self._beat_seconds)
 
     def _bytes_from(self, peer: int) -> int:
@@ -262,3 +265,8 @@ class Liveness:
             self._loop.call_soon_threadsafe(callback, *facts)
         except RuntimeError:  # the event loop is closed already
             self._closing = True
+
+
+def _is_stuck(lane: Lane) -> bool:
+    """More than a fast link would leave unconfirmed, here or in the kernel."""
+    return bool(lane.queued) or unacknowledged_bytes(lane.socket) > STUCK_BYTES

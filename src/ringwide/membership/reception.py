@@ -13,6 +13,8 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine
 
+from ringwide.membership.channel import until_readable
+
 logger = logging.getLogger("ringwide.membership")
 
 PLACES = 64
@@ -41,8 +43,7 @@ class Reception:
                 sock = await self._accept(listener)
                 self._make_room()
                 self._seat(sock)
-                if not self._in_a_hurry():
-                    await asyncio.sleep(LEISURE_SECONDS)
+                await asyncio.sleep(0 if self._in_a_hurry() else LEISURE_SECONDS)
         finally:
             await self._close()
 
@@ -56,7 +57,9 @@ class Reception:
     async def _accept(self, listener: socket.socket) -> socket.socket:
         while True:
             try:
-                return (await self._loop.sock_accept(listener))[0]
+                return listener.accept()[0]
+            except (BlockingIOError, InterruptedError):
+                await until_readable(listener)  # not `sock_accept`: cancelled at the wrong moment, it loses a socket
             except OSError as error:  # out of descriptors, for example: that may pass
                 logger.warning("rank %d cannot accept a connection: %s", self._rank, error)
                 await asyncio.sleep(_PAUSE_SECONDS)
