@@ -5,6 +5,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from secrets import token_hex
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -28,7 +29,7 @@ class Authority:
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "the authority of a test")])
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"authority {token_hex(4)}")])
         self._certificate = self._signed(self._name, self._key, is_authority=True)
 
     def files_in(self, directory: Path) -> Files:

@@ -3,10 +3,15 @@
 import logging
 import socket
 from dataclasses import dataclass
+from fcntl import ioctl
+from struct import unpack
+from termios import TIOCOUTQ
 
 logger = logging.getLogger("ringwide.transport")
 
 _KEEPALIVE_PROBES = 3
+_TCP_CLOSE = 7
+"""The state of a connection that was reset, as the kernel numbers it."""
 _warned: set[int] = set()
 
 
@@ -68,3 +73,13 @@ def _warn_if_less(sock: socket.socket, asked: int) -> None:
             asked,
             granted,
         )
+
+
+def unacknowledged_bytes(sock: socket.socket) -> int:
+    """How much was sent that the peer's kernel has not confirmed."""
+    try:
+        if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE:
+            return 0  # after a reset nobody will confirm anything
+        return int(unpack("i", ioctl(sock.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0])
+    except (OSError, ValueError):  # it is closed
+        return 0

@@ -25,6 +25,7 @@ class TlsWire:
         self._session, self._incoming, self._outgoing = session, incoming, outgoing
         self._outbox = Outbox(sock)
         self._box = memoryview(bytearray(_BOX_BYTES))
+        self._failure: Exception | None = None  # what came before it was good, and is received first
         self.more = True  # perhaps: the session tells only when it is asked for bytes, and has none
 
     # -- sending
@@ -57,6 +58,8 @@ class TlsWire:
     # -- receiving
 
     def receive(self, room: Sequence[memoryview]) -> int:
+        if self._failure is not None:
+            raise self._failure
         while True:
             try:
                 return self._decrypt(room)
@@ -70,24 +73,24 @@ class TlsWire:
     def _decrypt(self, room: Sequence[memoryview]) -> int:
         """Fill the room as far as the session has bytes; `SSLWantReadError` if it has none at all."""
         total = 0
+        self.more = True
         try:
             for place in room:
-                filled = 0
-                while filled < len(place):
-                    count = cast(int, self._session.read(len(place) - filled, place[filled:]))  # given a place, a count
-                    filled += count
-                    total += count
+                while place:
+                    count = cast(int, self._session.read(len(place), place))  # given a place, it answers with a count
+                    if count == 0:
+                        return total  # the end; it says so again when it is asked again
+                    place, total = place[count:], total + count
         except ssl.SSLWantReadError:
             if total == 0:
                 raise
             self.more = False
-            return total
         except ssl.SSLZeroReturnError:
-            self.more = True  # the end; it says so again when it is asked again
             return total
         except ssl.SSLError as error:
-            raise told(error) from error
-        self.more = True
+            self._failure = told(error)
+            if total == 0:
+                raise self._failure from error
         return total
 
     # -- the end

@@ -1,0 +1,247 @@
+"""Records: whatever happens to one on its way, nobody takes it for what was sent."""
+
+import socket
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringwide.errors import ConfigError, CorruptFrame
+from ringwide.transport.encrypted import RECORD_LIMIT_BYTES, EncryptedWire
+from transport.wire import SMALL_BUFFER_BYTES, pattern, tcp_pair
+
+ONE, OTHER = bytes(range(32)), bytes(range(32, 64))
+KIB = 1024
+
+
+def records_of(*messages: bytes) -> list[bytes]:
+    """What a wire sends for messages that are short enough for one record each."""
+    with tcp_pair() as (here, there):
+        wire = EncryptedWire(here, ONE, OTHER)
+        for message in messages:
+            assert wire.send([message]) == len(message)
+        assert not wire.unsent
+        here.shutdown(socket.SHUT_WR)
+        stream = everything(there)
+    records = []
+    while stream:
+        end = 4 + struct.unpack("<I", stream[:4])[0] + 16
+        records.append(stream[:end])
+        stream = stream[end:]
+    return records
+
+
+def everything(sock: socket.socket) -> bytes:
+    sock.settimeout(10)
+    return b"".join(iter(lambda: sock.recv(1 << 20), b""))
+
+
+@contextmanager
+def reader() -> Iterator[tuple[EncryptedWire, socket.socket]]:
+    """A wire that reads, and the bare socket from which it does."""
+    with tcp_pair() as (ours, stranger):
+        yield EncryptedWire(ours, OTHER, ONE), stranger
+
+
+def read_all(wire: EncryptedWire, room_bytes: int = 1000) -> bytes:
+    """To the end of the stream."""
+    wire.socket.settimeout(10)
+    received = b""
+    while True:
+        place = memoryview(bytearray(room_bytes))
+        count = wire.receive([place])
+        if count == 0:
+            return received
+        received += place[:count]
+
+
+def what_is_read_of(records: Sequence[bytes]) -> bytes:
+    with reader() as (wire, stranger):
+        stranger.setblocking(True)
+        stranger.sendall(b"".join(records))
+        stranger.close()
+        return read_all(wire)
+
+
+MESSAGES = (b"first message", b"second", b"the third")
+
+
+def test_what_was_sent_is_read() -> None:
+    assert what_is_read_of(records_of(*MESSAGES)) == b"".join(MESSAGES)
+
+
+def test_a_record_is_as_the_documentation_says() -> None:
+    for number, (message, record) in enumerate(zip(MESSAGES, records_of(*MESSAGES), strict=True)):
+        length = struct.pack("<I", len(message))
+        assert record == length + AESGCM(ONE).encrypt(number.to_bytes(12, "little"), message, length)
+
+
+def test_equal_messages_look_different_each_time() -> None:
+    """They would not with a nonce that is used twice."""
+    records = records_of(*[b"the same"] * 50)
+    assert len(set(records)) == 50
+
+
+def test_every_single_bit_that_flips_is_noticed_or_ends_the_stream() -> None:
+    first, *others = records_of(*MESSAGES)
+    for bit in range(8 * len(first)):
+        damaged = bytearray(first)
+        damaged[bit // 8] ^= 1 << bit % 8
+        in_the_length = bit < 32
+        try:
+            read = what_is_read_of([bytes(damaged), *others])
+        except CorruptFrame:
+            continue
+        assert in_the_length, "a longer record is waited for, and the stream may end before it is complete"
+        assert read == b""
+
+
+FIRST, SECOND, THIRD = records_of(*MESSAGES)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        [FIRST, FIRST],
+        [FIRST, SECOND, FIRST],
+        [SECOND],
+        [FIRST, THIRD],
+        [FIRST, THIRD, SECOND],
+        [FIRST, FIRST[:4] + SECOND[4:], THIRD],
+    ],
+    ids=["repeated", "repeated later", "the first left out", "one left out", "swapped", "with another's length"],
+)
+def test_records_that_are_not_the_next_ones_are_refused(stream: list[bytes]) -> None:
+    with pytest.raises(CorruptFrame, match=r"encrypted record [012] does not open"):
+        what_is_read_of(stream)
+
+
+def test_a_wire_does_not_believe_its_own_words() -> None:
+    """A reflection: each direction has a key of its own."""
+    with tcp_pair() as (ours, mirror):
+        wire = EncryptedWire(ours, ONE, OTHER)
+        wire.send([b"who is there?"])
+        mirror.setblocking(True)
+        mirror.send(mirror.recv(1000))
+        wire.socket.settimeout(10)
+        with pytest.raises(CorruptFrame):
+            wire.receive([memoryview(bytearray(100))])
+
+
+@pytest.mark.parametrize("kept", range(0, len(SECOND), 7))
+def test_a_record_that_is_cut_short_is_the_end(kept: int) -> None:
+    assert what_is_read_of([FIRST, SECOND[:kept]]) == MESSAGES[0]
+
+
+@pytest.mark.parametrize("claim", [0, RECORD_LIMIT_BYTES + 1, 2**31, 2**32 - 1])
+def test_an_impossible_claim_is_refused_before_there_is_memory_for_it(claim: int) -> None:
+    with reader() as (wire, stranger):
+        before = len(wire._box)
+        stranger.send(struct.pack("<I", claim))
+        wire.socket.settimeout(10)
+        with pytest.raises(CorruptFrame, match=f"claims {claim} bytes, it must have 1 to {RECORD_LIMIT_BYTES}"):
+            wire.receive([memoryview(bytearray(100))])
+        assert len(wire._box) == before
+        assert wire.more, "nothing else will come: whoever asks must get this answer again"
+
+
+@given(
+    sizes=st.lists(st.sampled_from([1, 47, 48, 1000, 16 * KIB, 70_000, 256 * KIB, 400_000]), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(0, 2_000_000), max_size=12),
+    room_bytes=st.sampled_from([1000, 48, 128 * KIB, 1 << 20]),
+)
+@settings(max_examples=20)
+def test_any_split_of_the_stream_gives_the_same_bytes(sizes: list[int], cuts: list[int], room_bytes: int) -> None:
+    messages = [pattern(size, seed) for seed, size in enumerate(sizes)]
+    with tcp_pair() as (here, there):
+        there.setblocking(True)
+        sender = EncryptedWire(here, ONE, OTHER)
+        stream = b"".join(passed_on(sender, there, message) for message in messages)
+    received = b""
+    with reader() as (wire, stranger):
+        stranger.setblocking(True)
+        edges = {0, len(stream), *(cut % len(stream) for cut in cuts)}
+        edges.update(range(0, len(stream), 32 * KIB))  # no more at a time than a kernel holds for certain
+        for first, last in pairwise(sorted(edges)):
+            stranger.sendall(stream[first:last])
+            received += what_has_come(wire, room_bytes)
+        stranger.shutdown(socket.SHUT_WR)
+        received += read_all(wire)
+    assert received == b"".join(messages)
+
+
+def passed_on(wire: EncryptedWire, there: socket.socket, message: bytes) -> bytes:
+    """All records of one message, read while they are sent: together they may be more than the kernel holds."""
+    rest, stream = memoryview(message), b""
+    there.setblocking(False)
+    while rest or wire.unsent:
+        try:
+            rest = rest[wire.send([rest]) :] if rest else rest
+            wire.flush()
+        except BlockingIOError:
+            pass
+        try:
+            while True:
+                stream += there.recv(1 << 20)
+        except BlockingIOError:
+            pass
+    return stream
+
+
+def what_has_come(wire: EncryptedWire, room_bytes: int) -> bytes:
+    received = b""
+    while True:
+        place = memoryview(bytearray(room_bytes))
+        try:
+            received += place[: wire.receive([place])]
+        except BlockingIOError:
+            assert not wire.more
+            return received
+
+
+def test_one_receive_fills_all_of_the_room() -> None:
+    with reader() as (wire, stranger):
+        stranger.send(FIRST)
+        room = [memoryview(bytearray(5)), memoryview(bytearray(3)), memoryview(bytearray(100))]
+        wire.socket.settimeout(10)
+        assert wire.receive(room) == len(MESSAGES[0])
+        assert b"".join(room).rstrip(b"\0") == MESSAGES[0]
+
+
+def test_what_was_taken_is_free_and_waits_in_the_wire_until_the_kernel_has_it() -> None:
+    with tcp_pair(SMALL_BUFFER_BYTES) as (here, there):
+        wire, other = EncryptedWire(here, ONE, OTHER), EncryptedWire(there, OTHER, ONE)
+        memory = bytearray(pattern(1 << 20))
+        taken = wire.send([memoryview(memory)])
+        assert 0 < taken < len(memory)
+        assert wire.unsent
+        with pytest.raises(BlockingIOError):
+            wire.send([b"more"])
+        memory[:] = bytes(len(memory))
+        received = b""
+        while len(received) < taken:
+            wire.flush()
+            received += what_has_come(other, 1 << 20)
+        assert received == pattern(1 << 20)[:taken]
+        assert not wire.unsent
+        assert wire.send([b"more"]) == 4
+
+
+def test_without_the_package_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    with tcp_pair() as (here, _), pytest.raises(ConfigError, match=r"pip install 'ringwide\[secure\]'"):
+        EncryptedWire(here, ONE, OTHER)
+
+
+def test_keys_that_would_use_a_nonce_twice_or_are_too_short_are_a_mistake() -> None:
+    with tcp_pair() as (here, _):
+        with pytest.raises(ValueError, match="one key for both directions"):
+            EncryptedWire(here, ONE, ONE)
+        with pytest.raises(ValueError, match="a key of 16 bytes, it must have 32"):
+            EncryptedWire(here, ONE[:16], OTHER)
