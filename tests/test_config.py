@@ -63,6 +63,23 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"codec": "auto", "codec_acceleration": 3}, "codec_acceleration belongs to a codec of your choice"),
     ({"codec": "auto", "codec_shuffle": True}, "codec_shuffle belongs to a codec of your choice"),
     ({"codec": "auto", "topk_fraction": 0.5}, "topk_fraction belongs to a codec of your choice"),
+    (
+        {"encrypt": True},
+        "encrypt needs the key that all ranks share: set key_file (or RINGWIDE_KEY_FILE) to a file made by "
+        "`python -m ringwide keygen FILE`",
+    ),
+    (
+        {"encrypt": True, "key_file": "ring.key", "tls": {"cert": "a", "key": "b", "ca": "c"}},
+        "encrypt and tls both encrypt: choose encrypt with a key_file, or tls with certificates",
+    ),
+    (
+        {"insecure": True, "key_file": "ring.key"},
+        "insecure lets anybody join, key_file only those whom you trust; remove one of the two",
+    ),
+    (
+        {"insecure": True, "tls": {"cert": "a", "key": "b", "ca": "c"}},
+        "insecure lets anybody join, tls only those whom you trust; remove one of the two",
+    ),
     ({"codec_threads": 65}, "should be auto or a whole number from 0 to 64"),
     ({"codec_threads": -1}, "should be auto or a whole number from 0 to 64"),
 ]

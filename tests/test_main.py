@@ -17,6 +17,7 @@ HELPS = [
     ["config", "schema", "--help"],
     ["config", "keys", "--help"],
     ["node", "--help"],
+    ["keygen", "--help"],
 ]
 LIST_MODULES = """
 import sys

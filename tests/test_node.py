@@ -9,6 +9,7 @@ import pytest
 
 from ringwide.experiment.fleet.ports import free_ports, write_peers
 from ringwide.experiment.messages import decode
+from ringwide.membership.keys import make_key_file
 from ringwide.node import main
 from ringwide.ring import Ring
 from ringwide.training.progress import Evaluation, Plan, Result
@@ -89,8 +90,12 @@ def test_listening_beyond_loopback_must_be_asked_for(
     peers.write_text(peers.read_text().replace("127.0.0.1", "0.0.0.0"))
     what = ["--config", written(tmp_path / "e.yaml", nodes=1)] if experiment else QUICK
     assert main([*alone, *what]) == 2
-    assert "--insecure" in capsys.readouterr().err
-    assert main([*alone, *what, "--insecure"]) == 0
+    error = capsys.readouterr().err
+    for cure in ("python -m ringwide keygen FILE", "key_file:", "--key-file", "RINGWIDE_KEY_FILE", "--insecure"):
+        assert cure in error
+    make_key_file(tmp_path / "ring.key")
+    for allowed in (["--insecure"], ["--key-file", str(tmp_path / "ring.key")]):
+        assert main([*alone, *what, *allowed]) == 0
 
 
 @pytest.mark.parametrize(

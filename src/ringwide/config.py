@@ -40,9 +40,9 @@ class TlsFiles(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cert: Path
-    key: Path
-    ca: Path
+    cert: Path = Field(description="This rank's certificate, good for both roles of a connection (PEM).")
+    key: Path = Field(description="The private key of that certificate, without a passphrase (PEM).")
+    ca: Path = Field(description="The certificate of the authority that signs those of all ranks (PEM).")
 
     def load(self) -> TlsContexts:
         return tls_contexts(cert=self.cert.expanduser(), key=self.key.expanduser(), ca=self.ca.expanduser())

@@ -9,6 +9,7 @@ def test_every_block_has_its_name() -> None:
     assert [name for name, _ in blocks(ExperimentConfig)] == [
         "",
         "ring",
+        "ring.tls",
         "training",
         "checkpoint",
         "report",

@@ -16,7 +16,7 @@ def blocks(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[
     yield above, model
     for name, field in model.model_fields.items():
         if below := block_of(field):
-            many = "" if below is field.annotation else "[]"
+            many = "[]" if get_origin(field.annotation) in (list, tuple) else ""
             yield from blocks(below, f"{above}.{name}{many}".removeprefix("."))
 
 
