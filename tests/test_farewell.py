@@ -72,6 +72,24 @@ def leave(
     return leaver.returncode, said, complaints, heard
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("call", ["ring.allreduce(numpy.ones(3))", "ring.allreduce(numpy.ones(10**6))"])
+def test_one_that_is_in_the_collective_leaves_and_does_not_only_give_up(number: signal.Signals, call: str) -> None:
+    """Three ranks, of which one never calls, so that the two others stay in their collective."""
+    peers = free_peers(3)
+    leaver = LEAVER.format(before="import numpy", first="pass", inside=f"await {call}", after="pass", run="uvloop.run")
+    third = LEAVER.format(before="pass", first="pass", inside="await asyncio.sleep(60)", after="pass", run="uvloop.run")
+    other = OTHER.replace("ring.allreduce(numpy.ones(3))", call)
+    absent = third.replace("rank=1", "rank=2")
+    with program(other, *peers) as one, program(leaver, *peers) as two, program(absent, *peers) as three:
+        for process in (one, two, three):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "in\n"
+        two.send_signal(number)
+        heard, trouble = one.communicate(timeout=PATIENCE_SECONDS)
+    assert (heard, trouble) == (f"rank 1 left the ring: it was told to end ({number.name})\n", "")
+
+
 @pytest.mark.parametrize("run", ["uvloop.run", "asyncio.run"])
 def test_sigterm_says_goodbye_and_cleans_up_and_ends_the_program(run: str) -> None:
     code, said, complaints, heard = leave(signal.SIGTERM, run=run)
@@ -81,7 +99,7 @@ def test_sigterm_says_goodbye_and_cleans_up_and_ends_the_program(run: str) -> No
 
 def test_ctrl_c_says_goodbye() -> None:
     code, _, complaints, heard = leave(signal.SIGINT)
-    assert heard == "rank 1 left the ring: it was interrupted\n"
+    assert heard == "rank 1 left the ring: it was told to end (SIGINT)\n"
     assert code == -signal.SIGINT
     assert "KeyboardInterrupt" in complaints
 

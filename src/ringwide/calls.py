@@ -41,8 +41,16 @@ class _Call:
 class Calls:
     """Gives calls their numbers in the order in which they were made, whatever becomes of them meanwhile."""
 
-    def __init__(self, dispatcher: Dispatcher, *, look: Callable[[Sequence[int]], None], linger_seconds: float) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        *,
+        look: Callable[[Sequence[int]], None],
+        linger_seconds: float,
+        leaving: Callable[[], bool],
+    ) -> None:
         self._dispatcher, self._look, self.linger_seconds = dispatcher, look, linger_seconds
+        self._leaving = leaving  # this process was told to end
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Call] = deque()  # those whose turn has not come
         self._running = 0
@@ -59,7 +67,7 @@ class Calls:
             await call.outcome
         except asyncio.CancelledError:
             if call.collective is not None:
-                self._dispatcher.abort(call.collective, _CANCELLED)
+                self._dispatcher.abort(call.collective, _CANCELLED, leaving=self._leaving())
                 self._end(call)
             elif call.succeeded is not None:
                 call.succeeded.undo()

@@ -5,10 +5,7 @@ import json
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from fcntl import ioctl
 from hashlib import blake2b
-from struct import unpack
-from termios import TIOCOUTQ
 
 from ringwide.membership.gathering import Gathering
 from ringwide.membership.listening import listen
@@ -20,13 +17,11 @@ from ringwide.protocol.handshake import Setting
 from ringwide.protocol.vital import VITAL_LANE
 from ringwide.transport.lane import Events, Lane
 from ringwide.transport.link import EXPRESS_BYTES, STAGING_BYTES, Link
-from ringwide.transport.sockets import SocketSettings, tune
+from ringwide.transport.sockets import SocketSettings, tune, unacknowledged_bytes
 from ringwide.transport.wire import Wire
 
 _LEAVE_SECONDS, _LEAVE_STEP_SECONDS = 0.5, 0.002
 _VITAL_BUFFER_BYTES = 16 * 1024
-_TCP_CLOSE = 7
-"""The state of a connection that was reset, as the kernel numbers it."""
 _PEERS_IN_FULL_BYTES = 1500
 """A longer list of peers is compared by its digest: a whole handshake has 4 KiB."""
 
@@ -110,16 +105,9 @@ class Connections:
         lanes = [lane for link in self.links.values() for lane in link.lanes.values()]
         try:
             for _ in range(int(_LEAVE_SECONDS / _LEAVE_STEP_SECONDS)):
-                if not any(lane.queued or _unacknowledged(lane) for lane in lanes):
+                if not any(lane.queued or unacknowledged_bytes(lane.socket) for lane in lanes):
                     break
                 await asyncio.sleep(_LEAVE_STEP_SECONDS)  # the kernel has no event for "acknowledged"
         finally:
             for lane in lanes:
                 lane.close()
-
-
-def _unacknowledged(lane: Lane) -> int:
-    """Bytes that the peer's kernel has not confirmed. Closing now could turn into a reset that takes them along."""
-    if lane.closed or lane.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE:
-        return 0  # after a reset nobody will confirm anything
-    return int(unpack("i", ioctl(lane.socket.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0])

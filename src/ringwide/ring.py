@@ -37,7 +37,7 @@ from ringwide.collective.workshop import Workshop
 from ringwide.config import RingConfig
 from ringwide.connections import Connections
 from ringwide.errors import JoinError, RingClosed, StartTimeout
-from ringwide.farewell import farewell
+from ringwide.farewell import Farewell, farewell
 from ringwide.membership.liveness import Liveness
 from ringwide.membership.peers import Address, check_rank, load_peers, parse_address
 from ringwide.nonfinite import Inspector
@@ -76,8 +76,8 @@ async def join(
     """
     addresses = load_peers(peers)
     check_rank(rank, len(addresses), str(peers) if isinstance(peers, str | os.PathLike) else "the list of peers")
-    ring = Ring(rank, addresses, config or RingConfig())
     with farewell() as told:
+        ring = Ring(rank, addresses, config or RingConfig(), told)
         try:
             await ring._form()
             yield ring
@@ -94,7 +94,7 @@ async def join(
 class Ring:
     """One rank's place in the ring. Made by `join`."""
 
-    def __init__(self, rank: int, addresses: Sequence[Address], config: RingConfig) -> None:
+    def __init__(self, rank: int, addresses: Sequence[Address], config: RingConfig, told: Farewell) -> None:
         self.rank, self.size, self.config = rank, len(addresses), config
         self._address = addresses[rank]
         sockets = SocketSettings(config.buffer_bytes, config.keepalive_seconds, config.user_timeout_seconds)
@@ -125,7 +125,12 @@ class Ring:
             algorithm=config.algorithm,
             doubling_bytes=config.largest_doubling_bytes,
         )
-        self._calls = Calls(self._dispatcher, look=self._connections.look, linger_seconds=config.linger_seconds)
+        self._calls = Calls(
+            self._dispatcher,
+            look=self._connections.look,
+            linger_seconds=config.linger_seconds,
+            leaving=lambda: told.due,
+        )
         self._shelf = Shelf()
         self._inspector = None if config.on_nonfinite == "ignore" else Inspector(rank, time=time.monotonic)
         self._recipes: dict[tuple[Kind, str, int, Signature, str], _Recipe] = {}

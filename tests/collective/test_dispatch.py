@@ -353,7 +353,7 @@ def test_a_silent_rank_is_lost_and_all_are_told() -> None:
     assert isinstance(error, PeerLost)
     assert error.rank == 2
     assert "nothing was heard of it for 10 s (suspect_after_seconds)" in str(error)
-    assert rank.links[1].words == ["2 nothing was heard of it for 10 s (suspect_after_seconds)"]
+    assert rank.links[1].words == ["2 0 nothing was heard of it for 10 s (suspect_after_seconds)"]
 
 
 def test_one_that_hears_of_nobody_does_not_accuse_the_others() -> None:
@@ -363,7 +363,55 @@ def test_one_that_hears_of_nobody_does_not_accuse_the_others() -> None:
     (error,) = rank.endings
     assert isinstance(error, PeerLost)
     assert "is rank 0 cut off?" in str(error)
-    assert rank.links[1].words == ["0 it hears of nobody"]
+    assert rank.links[1].words == ["0 0 it hears of nobody"]
+
+
+def test_a_loss_is_passed_on_once_to_those_who_cannot_hear_it_from_the_one_who_noticed() -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, BULK)
+    for _ in range(2):
+        rank.hear(1, frame.news(frame.Kind.LOST, "2 1 it broke"))
+    (error,) = rank.endings
+    assert isinstance(error, PeerLost)
+    assert (error.rank, error.reason) == (2, "it broke (noticed by rank 1)")
+    assert rank.links[2].words == ["2 1 it broke"]
+
+
+def test_one_that_was_given_up_on_knows_by_whom_whoever_tells_it() -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, BULK)
+    rank.hear(1, frame.news(frame.Kind.LOST, "0 2 silence"))
+    (error,) = rank.endings
+    assert isinstance(error, PeerLost)
+    assert (error.rank, error.reason) == (2, "it has given up on this rank: silence")
+
+
+@pytest.mark.parametrize("words", ["", "9 9 nobody", "-1 x", "two", f"{10**40} 1 far"])
+def test_a_loss_in_strange_words_is_about_the_one_that_tells_it(words: str) -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, BULK)
+    rank.hear(1, frame.news(frame.Kind.LOST, words))
+    (error,) = rank.endings
+    assert isinstance(error, PeerLost)
+    assert error.rank == 1
+
+
+def test_one_that_is_leaving_lets_its_goodbye_tell_what_it_gave_up() -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, BULK)
+    rank.dispatcher.abort(rank.dispatcher._open[1], "cancelled", leaving=True)
+    assert rank.links[1].told == []
+    rank.dispatcher.say_goodbye("enough")
+    rank.clock.tick(1.0)
+    assert [(told.kind, told.collective) for told in rank.links[1].told] == [(frame.Kind.GOODBYE, 0)]
+
+
+def test_one_that_does_not_leave_after_all_tells_it_later() -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, BULK)
+    rank.dispatcher.abort(rank.dispatcher._open[1], "cancelled", leaving=True)
+    rank.clock.tick(1.0)
+    assert [(told.kind, told.collective) for told in rank.links[1].told] == [(frame.Kind.ABORT, 1)]
 
 
 def test_silence_that_nobody_waits_for_is_no_loss() -> None:

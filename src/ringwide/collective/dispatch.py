@@ -41,8 +41,8 @@ from ringwide.protocol.frame import DATA, Header, Kind, news
 
 logger = logging.getLogger("ringwide.collective")
 
-ABORT_GRACE_SECONDS = 0.01
-"""A task that is cancelled may be about to leave: then a goodbye tells the others more."""
+LEAVING_SECONDS = 0.5
+"""How long a rank may take to leave before the others hear of what it has given up."""
 GOODBYE_GRACE_SECONDS = 0.5
 """A bulk lane may end before the goodbye on the express lane is read."""
 
@@ -113,13 +113,19 @@ class Dispatcher:
             self._move_line()
         return collective
 
-    def abort(self, collective: Collective, reason: str) -> None:
-        """Give up on a collective here, and tell the others. Its `on_done` is not called."""
+    def abort(self, collective: Collective, reason: str, *, leaving: bool = False) -> None:
+        """Give up on a collective here, and tell the others. Its `on_done` is not called.
+
+        One that is `leaving` leaves it to its goodbye to tell them, if that comes soon.
+        """
         if collective.number in self._open:
             collective.on_done = _nobody
             number = collective.number
             self._untold[number] = reason
-            self._clock.call_later(ABORT_GRACE_SECONDS, lambda: self._tell_abort(number))
+            if leaving:
+                self._clock.call_later(LEAVING_SECONDS, lambda: self._tell_abort(number))
+            else:
+                self._tell_abort(number)
             self._end(collective, None)
 
     def _tell_abort(self, number: int) -> None:
@@ -297,14 +303,19 @@ class Dispatcher:
     def _lost_after_goodbye(self, peer: int, reason: Exception) -> None:
         """At the end of its stream all it sent has arrived; a stream that broke may have taken something along."""
         if not isinstance(reason, EOFError) and any(peer in open_.waiting_for() for open_ in self._open.values()):
-            self._close_down(PeerLost(rank=peer, reason=f"{reason}, with frames on their way"), after=0)
+            words = f"{reason}, with frames on their way"
+            self._tell_all(news(Kind.LOST, f"{peer} {self._rank} {words}", epoch=self._epoch))
+            self._close_down(PeerLost(rank=peer, reason=words), after=0)
 
     def _lost(self, peer: int, reason: Exception) -> None:
         said_goodbye = peer in self._departed and isinstance(reason, EOFError | OSError)
-        if said_goodbye or (self.over is not None and self._last == 0):
-            return  # it may go, or nothing is left that it could end
+        if self.over is not None and self._last == 0:
+            return  # nothing is left that it could end
+        if said_goodbye:
+            self._lost_after_goodbye(peer, reason)
+            return
         culprit = peer if isinstance(reason, EOFError | OSError | RemoteProtocolError) else self._rank
-        self._tell_all(news(Kind.LOST, f"{culprit} {reason}", epoch=self._epoch))
+        self._tell_all(news(Kind.LOST, f"{culprit} {self._rank} {reason}", epoch=self._epoch))
         if isinstance(reason, CorruptFrame):
             self._close_down(CorruptFrame(f"from rank {peer}: {reason}"), after=0)
         elif isinstance(reason, RemoteProtocolError):
@@ -387,12 +398,18 @@ class Dispatcher:
             self._departed[peer] = header.collective
             self._close_down(PeerLeft(rank=peer, reason=words), after=header.collective)
             return
-        about, _, reason = words.partition(" ")
-        lost = int(about) if about.isdecimal() else peer
+        if self.over is not None and self._last == 0:
+            return  # it is known, and was told
+        about, by, reason = (*words.split(" ", 2), "", "")[:3]
+        lost, noticed_by = self._rank_in(about, peer), self._rank_in(by, peer)
+        self._tell_all(news(Kind.LOST, words, epoch=self._epoch))  # to those who cannot hear it from who noticed
         if lost == self._rank:
-            self._close_down(PeerLost(rank=peer, reason=f"it has given up on this rank: {reason}"), after=0)
+            self._close_down(PeerLost(rank=noticed_by, reason=f"it has given up on this rank: {reason}"), after=0)
         else:
-            self._close_down(PeerLost(rank=lost, reason=f"{reason} (noticed by rank {peer})"), after=0)
+            self._close_down(PeerLost(rank=lost, reason=f"{reason} (noticed by rank {noticed_by})"), after=0)
+
+    def _rank_in(self, word: str, otherwise: int) -> int:
+        return next((rank for rank in (self._rank, *self._links) if word == str(rank)), otherwise)
 
     def _close_down(self, error: RingwideError, *, after: int) -> None:
         """No more collectives, and those after a number fail."""
@@ -439,16 +456,16 @@ class Dispatcher:
 
     def silent(self, peers: Sequence[int], seconds: float) -> None:
         """Of these ranks nothing was heard for so long, though a collective waits for them."""
-        if self.over is not None or not self._open:
+        if (self.over is not None and self._last == 0) or not self._open:
             return
         reason = f"nothing was heard of it for {seconds:g} s (suspect_after_seconds)"
         if len(peers) > 1 and len(peers) == len(self._links):
             # We are more likely to be cut off than all others to be frozen at once: they must not blame each other.
-            self._tell_all(news(Kind.LOST, f"{self._rank} it hears of nobody", epoch=self._epoch))
+            self._tell_all(news(Kind.LOST, f"{self._rank} {self._rank} it hears of nobody", epoch=self._epoch))
             reason += f", nor of any other: is rank {self._rank} cut off?"
         else:
             for peer in peers:
-                self._tell_all(news(Kind.LOST, f"{peer} {reason}", epoch=self._epoch))
+                self._tell_all(news(Kind.LOST, f"{peer} {self._rank} {reason}", epoch=self._epoch))
         self._close_down(PeerLost(rank=peers[0], reason=reason), after=0)
 
 
