@@ -31,6 +31,7 @@ from membership.test_gathering import formed_ring, member, outcomes_of
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 NONCE = "5a" * 32
+CUT_OFF = (asyncio.IncompleteReadError, ConnectionResetError)
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
@@ -73,23 +74,22 @@ async def test_the_variable_names_the_key_file_too(key_file: Path, monkeypatch: 
     assert await outcomes_of(member(0, peers), with_file) == [[0, 1]] * 2
 
 
-async def test_a_dialer_made_by_hand_from_the_document_is_let_in(key_file: Path) -> None:
+@pytest.mark.parametrize("padding", [0, 2500])
+async def test_a_dialer_made_by_hand_from_the_document_is_let_in(padding: int, key_file: Path) -> None:
     """So the document is right, and the tests below fail only where they mean to."""
     peers = free_peers(2)
     listener = asyncio.create_task(member(0, peers, key_file=key_file))
     async with visiting(peers[0]) as streams:
-        kind, answer = await say_hello(streams, peers, key_file)
+        kind, answer = await say_hello(streams, peers, key_file, of=challenge() + b" " * padding)
         assert kind == WELCOME
         assert json.loads(answer)["rank"] == 0
     assert isinstance(await error_of(listener), ringwide.PeerLost), "it was let in, and then it went"
 
 
-async def say_hello(
-    streams: Streams, peers: list[str], key_file: Path, *, of: bytes | None = None
-) -> tuple[int, bytes]:
+async def say_hello(streams: Streams, peers: list[str], key_file: Path, *, of: bytes) -> tuple[int, bytes]:
     """The dialer's side, by hand: CHALLENGE, HELLO, and what comes back, whose proof is checked."""
     reader, writer = streams
-    asked, said = challenge() if of is None else of, json.dumps(fields(peers)).encode()
+    asked, said = of, json.dumps(fields(peers)).encode()
     writer.write(frame(CHALLENGE, asked))
     _, kind, answer = await read_words(reader)
     assert kind == CHALLENGE
@@ -314,8 +314,16 @@ async def test_a_proof_for_one_lane_or_rank_opens_no_other(key_file: Path) -> No
     async with undisturbed(peers, key_file, formed=False):
         for asked in (challenge(lane=1), challenge(0), challenge(2, size=3)):
             async with visiting(peers[0]) as (reader, writer):
-                with pytest.raises(asyncio.IncompleteReadError):
+                with pytest.raises(CUT_OFF):
                     await say_hello((reader, writer), peers, key_file, of=asked)
+
+
+async def test_a_handshake_has_4_kib_in_all(key_file: Path) -> None:
+    """Each frame is short enough and the proof is right, but together they are too long."""
+    peers = free_peers(2)
+    async with undisturbed(peers, key_file, formed=False), visiting(peers[0]) as streams:
+        with pytest.raises(CUT_OFF):
+            await say_hello(streams, peers, key_file, of=challenge() + b" " * 3500)
 
 
 @pytest.mark.parametrize("answer", ["welcome", "refused", "reflected", "other version", "swapped"])

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 from ringwide.errors import RemoteProtocolError
@@ -44,7 +45,8 @@ class Channel:
     @property
     def same_host(self) -> bool:
         """Is the other end on this machine?"""
-        return host_of(self.wire.socket) == str(self.wire.socket.getsockname()[0])
+        there, here = host_of(self.wire.socket), str(self.wire.socket.getsockname()[0])
+        return there == here or (there != "" and ip_address(there.partition("%")[0]).is_loopback)
 
     async def send(self, frame: bytes) -> None:
         """Returns without a pause if the kernel has room, and for so little it nearly always has."""

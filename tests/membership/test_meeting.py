@@ -1,0 +1,101 @@
+"""What ranks bring to a handshake: who wishes for checksums, and that the longest words still fit."""
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ringwide
+from local_ring import free_peers, on_every_rank
+from ringwide import RingConfig
+from ringwide.connections import _PEERS_IN_FULL_BYTES
+from ringwide.membership.channel import HANDSHAKE_BYTES, Channel
+from ringwide.membership.meeting import Terms
+from ringwide.membership.protection import Protection
+from ringwide.protocol.frame import HEADER_BYTES
+from ringwide.protocol.handshake import RANKS_LIMIT
+from ringwide.protocol.proof import NONCE_BYTES, PROOF_BYTES, Challenge
+from ringwide.ring import _MUST_BE_EQUAL
+from ringwide.transport.wire import PlainWire
+
+
+class Connected(socket.socket):
+    """A connection between two places, as far as it is asked where they are."""
+
+    def __init__(self, here: str, there: str) -> None:
+        super().__init__()
+        self._places = here, there
+
+    def getsockname(self) -> Any:
+        return self._places[0], 1
+
+    def getpeername(self) -> Any:
+        return self._places[1], 2
+
+
+class Opaque(PlainWire):
+    """A wire that somebody else guards."""
+
+    plain = False
+
+
+def wishes(protection: Protection, here: str, there: str, kind: type[PlainWire] = PlainWire) -> bool:
+    with Connected(here, there) as sock:
+        return Terms(0, 2, "", {}, protection).hello(0, Channel(kind(sock))).checksum
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "wished"),
+    [
+        ("10.0.0.1", "10.0.0.2", True),
+        ("10.0.0.1", "10.0.0.1", False),
+        ("127.0.0.1", "127.0.0.2", False),
+        ("::1", "::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+    ],
+)
+def test_auto_wishes_for_checksums_beyond_this_machine(here: str, there: str, wished: bool) -> None:
+    assert wishes(Protection(), here, there) is wished
+    assert wishes(Protection(checksum=True), here, there)
+    assert not wishes(Protection(checksum=False), here, there)
+    assert not wishes(Protection(encrypt=True), here, there), "records that do not open are damage enough"
+    assert not wishes(Protection(), here, there, Opaque)
+
+
+async def test_a_lane_is_sealed_if_either_side_wishes() -> None:
+    peers_wishes = {"neither": (False, "auto"), "one": (True, False), "both": (True, True)}
+    for who, checksums in peers_wishes.items():
+        assert await sealed_lanes(checksums) == [{who != "neither"}] * 2
+
+
+async def sealed_lanes(checksums: tuple[Any, Any]) -> list[set[bool]]:
+    peers, both = free_peers(2), asyncio.Barrier(2)
+
+    async def one(rank: int) -> set[bool]:
+        config = RingConfig(checksum=checksums[rank], lanes=2)
+        async with ringwide.join(rank=rank, peers=peers, config=config) as ring:
+            await both.wait()
+            return {lane.sealed for link in ring._links.values() for lane in link.lanes.values()}
+
+    return await asyncio.gather(one(0), one(1))
+
+
+async def test_encrypted_rings_encrypt(key_file: Path) -> None:
+    async def wires(ring: ringwide.Ring) -> set[str]:
+        return {type(lane._wire).__name__ for link in ring._links.values() for lane in link.lanes.values()}
+
+    assert await on_every_rank(2, wires, key_file=key_file, encrypt=True) == [{"EncryptedWire"}] * 2
+    assert await on_every_rank(2, wires, key_file=key_file) == [{"PlainWire"}] * 2
+
+
+def test_the_longest_handshake_fits() -> None:
+    """A run's id of 128 characters of which each is twelve when it is escaped, and as many peers as are sent in full."""
+    config = RingConfig(run_id="\N{GRINNING FACE}" * 128)
+    settings = {key: getattr(config, key) for key in _MUST_BE_EQUAL}
+    terms = Terms(RANKS_LIMIT - 2, RANKS_LIMIT, "x" * _PEERS_IN_FULL_BYTES, settings, Protection(run_id=config.run_id))
+    with Connected("10.0.0.1", "10.0.0.2") as sock:
+        hello = terms.hello(255, Channel(PlainWire(sock))).body()
+    challenge = Challenge(terms.rank, terms.size, 255, "0" * 2 * NONCE_BYTES).body()
+    assert 2 * HEADER_BYTES + len(challenge) + len(hello) + 2 * PROOF_BYTES <= HANDSHAKE_BYTES
