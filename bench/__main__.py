@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from bench import accuracy, allreduce, codecs, logging, memory, startup, training
+from bench import accuracy, allreduce, codecs, logging, memory, protection, startup, training
 
 COMMANDS = {
     "allreduce": (allreduce, "all-reduce beside gloo, interleaved (the default)"),
@@ -12,6 +12,7 @@ COMMANDS = {
     "memory": (memory, "what a large all-reduce adds to a process"),
     "training": (training, "the same training loop over ringwide and over gloo, in turns"),
     "logging": (logging, "what silent, normal and verbose logging cost"),
+    "protection": (protection, "what checksums, encryption and TLS cost"),
     "startup": (startup, "importing the package, asking for help"),
 }
 
