@@ -91,7 +91,7 @@ async def test_encrypted_rings_encrypt(key_file: Path) -> None:
 
 
 def test_the_longest_handshake_fits() -> None:
-    """A run's id of 128 characters of which each is twelve when it is escaped, and as many peers as are sent in full."""
+    """A run's id of 128 characters, each of which is twelve when escaped, and as many peers as are sent in full."""
     config = RingConfig(run_id="\N{GRINNING FACE}" * 128)
     settings = {key: getattr(config, key) for key in _MUST_BE_EQUAL}
     terms = Terms(RANKS_LIMIT - 2, RANKS_LIMIT, "x" * _PEERS_IN_FULL_BYTES, settings, Protection(run_id=config.run_id))
