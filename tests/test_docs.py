@@ -37,7 +37,9 @@ def test_the_figures_are_those_of_the_last_saved_benchmark(
     assert markdown(report) in (ROOT / document).read_text()
 
 
-@pytest.mark.parametrize("document", ["README.md", "SECURITY.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize(
+    "document", ["README.md", "SECURITY.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+)
 def test_links_lead_somewhere(document: str) -> None:
     text = (ROOT / document).read_text()
     targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
