@@ -225,15 +225,18 @@ class Shelf:
         nbytes = count * dtype.itemsize
         if nbytes < _TOO_SMALL_TO_SHELVE_BYTES:
             return np.empty(count, dtype)
-        self._in_use_bytes += nbytes
+        in_use_bytes = self._in_use_bytes + nbytes
         fitting = [memory for memory in self._idle if memory.nbytes >= nbytes]
-        if not fitting:
-            self._peak_bytes = max(self._peak_bytes, self._in_use_bytes)
-            self._shrink(self._peak_bytes - self._in_use_bytes)
-            return np.empty(count, dtype)
-        best = min(fitting, key=lambda memory: memory.nbytes)
-        self._remove(best)
-        return best[:nbytes].view(dtype)
+        if fitting:
+            best = min(fitting, key=lambda memory: memory.nbytes)
+            self._remove(best)
+            bucket = best[:nbytes].view(dtype)
+        else:
+            self._shrink(max(self._peak_bytes, in_use_bytes) - in_use_bytes)
+            bucket = np.empty(count, dtype)  # if there is no memory, nothing was taken
+            self._peak_bytes = max(self._peak_bytes, in_use_bytes)
+        self._in_use_bytes = in_use_bytes
+        return bucket
 
     def give_back(self, bucket: Array) -> None:
         if bucket.nbytes < _TOO_SMALL_TO_SHELVE_BYTES:
@@ -364,7 +367,11 @@ class Bundle:
         self._leaves, self._groups, self._shelf, self._copies = leaves, groups, shelf, copies
         self._in_place: list[bool] = []
         self._borrowed: list[Array] = []
-        self.numbers = [self._load(group) for group in groups]
+        try:
+            self.numbers = [self._load(group) for group in groups]
+        except BaseException:
+            self.discard()
+            raise
 
     def _load(self, group: Group) -> Numbers:
         arithmetic, pieces = group.arithmetic, group.pieces

@@ -153,7 +153,7 @@ class Ring:
         leaves, signature = leaves_of(tensors)
         recipe = self._recipe(Kind.ALLREDUCE, signature, op=op, bucket=bucket)
         _require_writable(leaves, signature.names)
-        bundle = Bundle(leaves, recipe.groups, self._shelf)
+        bundle = await self._packed(recipe, leaves)
         await self._run(recipe.plan, bundle, refusal=self._inspect(recipe, bundle, signature, bucket))
         bundle.commit()
         return tensors
@@ -163,7 +163,7 @@ class Ring:
         leaf = leaf_of(tensor)
         signature = leaves_of(tensor)[1]
         recipe = self._recipe(Kind.REDUCE_SCATTER, signature, op=op)
-        bundle = Bundle([leaf], recipe.groups, self._shelf, copies=True)
+        bundle = await self._packed(recipe, [leaf], copies=True)
         await self._run(recipe.plan, bundle, refusal=self._inspect(recipe, bundle, signature))
         count = recipe.groups[0].count
         share = slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
@@ -175,7 +175,11 @@ class Ring:
         """Every rank's tensor, by rank. All must have the same shape and dtype."""
         leaf = leaf_of(tensor)
         recipe = self._recipe(Kind.ALL_GATHER, leaves_of(tensor)[1])
-        gathered = np.empty((self.size, recipe.groups[0].count), carrier_of(leaf.dtype))
+        try:
+            gathered = np.empty((self.size, recipe.groups[0].count), carrier_of(leaf.dtype))
+        except MemoryError as error:
+            await self._give_up(recipe.plan, error)
+            raise
         leaf.load(gathered[self.rank])
         flat = gathered.reshape(-1)
         await self._run(recipe.plan, numbers=[Numbers(flat, None, np.add)])
@@ -189,7 +193,7 @@ class Ring:
         recipe = self._recipe(Kind.BROADCAST, signature, root=root)
         if self.rank != root:
             _require_writable(leaves, signature.names)
-        bundle = Bundle(leaves, recipe.groups, self._shelf)
+        bundle = await self._packed(recipe, leaves)
         await self._run(recipe.plan, bundle)
         if self.rank == root:
             bundle.give_back()
@@ -266,6 +270,17 @@ class Ring:
         where = f"root {root}" if kind is Kind.BROADCAST else ""
         detail = ", ".join(filter(None, [op, where, bucket and f"bucket {bucket!r}", str(signature)]))
         return _Recipe(self._planner.plan(Request(kind, detail, tuple(shapes), root)), groups)
+
+    async def _packed(self, recipe: _Recipe, leaves: Sequence[Leaf], *, copies: bool = False) -> Bundle:
+        try:
+            return Bundle(leaves, recipe.groups, self._shelf, copies=copies)
+        except MemoryError as error:
+            await self._give_up(recipe.plan, error)
+            raise
+
+    async def _give_up(self, plan: Plan, error: MemoryError) -> None:
+        """Without memory it is a call all the same: others may wait for it, and must not get the next one instead."""
+        await self._run(plan, refusal=Refusal(f"it has no memory: {error}", lambda _: error))
 
     def _inspect(self, recipe: _Recipe, bundle: Bundle, signature: Signature, bucket: str = "") -> Refusal | None:
         """Why numbers that are not finite may not take part, if that is what `on_nonfinite` says."""

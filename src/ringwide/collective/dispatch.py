@@ -104,14 +104,21 @@ class Dispatcher:
         collective = Collective(self._next, plan, on_done)
         self._next += 1
         self._open[collective.number] = collective
+        try:
+            self._start(collective, buckets)
+        except Exception as error:  # no memory, for example
+            self.abort(collective, f"it could not begin: {error!r}")
+            raise
+        return collective
+
+    def _start(self, collective: Collective, buckets: Sequence[Numbers]) -> None:
         collective.operations = [self._operation(collective, index, numbers) for index, numbers in enumerate(buckets)]
         self.deadlines.start_ticking()
-        if plan.express:
+        if collective.plan.express:
             self._begin(collective)
         else:
             self._line.append(collective)
             self._move_line()
-        return collective
 
     def abort(self, collective: Collective, reason: str, *, leaving: bool = False) -> None:
         """Give up on a collective here, and tell the others. Its `on_done` is not called.

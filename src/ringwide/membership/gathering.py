@@ -90,7 +90,7 @@ class Gathering:
         except ConnectionAbortedError as error:
             sock.close()
             self._strangers.turned_away(host, f"{error}: {_OTHER_TLS}")
-        except (OSError, TimeoutError, HungUp) as error:
+        except (OSError, TimeoutError, HungUp, MemoryError) as error:
             sock.close()
             self._strangers.gone(host, str(error) or f"it did not say who it is within {HANDSHAKE_SECONDS:g} s")
         except RemoteProtocolError as error:
@@ -140,6 +140,9 @@ class Gathering:
         except (OSError, HungUp):
             sock.close()
             return self._why_it_hangs_up()
+        except MemoryError as error:
+            sock.close()
+            return f"no memory to meet it: {error}"
         except RemoteProtocolError as error:
             sock.close()
             self._note_problem(peer, str(error))
@@ -217,7 +220,12 @@ class Gathering:
         self.fail(error)
 
     def _arrived(self, met: Met) -> None:
-        self._on_lane(met.peer, met.lane, met.wire, met.sealed)
+        try:
+            self._on_lane(met.peer, met.lane, met.wire, met.sealed)
+        except Exception as error:  # no memory, for example: without this lane there is no ring
+            met.wire.close()
+            self.fail(JoinError(f"rank {self._rank} could not open a lane to rank {met.peer}: {error!r}"))
+            return
         self._problems.pop(met.peer, None)
         self._missing.discard((met.peer, met.lane))
         self._check_complete()
