@@ -57,6 +57,8 @@ class Channel:
                     rest = rest[self.wire.send([rest]) :]
                 else:
                     self.wire.flush()
+                    if self.wire.unsent:
+                        raise BlockingIOError
             except (BlockingIOError, InterruptedError):
                 await until_writable(self.wire.socket)
 

@@ -38,8 +38,8 @@ class TlsWire:
         self._collect()
         try:
             return self._outbox.send(views, self._enclose)
-        except ssl.SSLError as error:
-            raise told(error) from error
+        except ssl.SSLError as error:  # the session is over; reading tells why
+            raise ConnectionAbortedError(f"TLS has ended: {words(error)}") from error
 
     def flush(self) -> None:
         self._collect()
