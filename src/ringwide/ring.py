@@ -323,7 +323,7 @@ class Ring:
 
     async def _form(self) -> None:
         config, started = self.config, time.perf_counter()
-        self._dispatcher.on_over = self._connections.fail
+        self._dispatcher.parting.on_over = self._connections.fail
         await self._connections.open(
             events=self._dispatcher,
             vitals=self._liveness,
@@ -333,7 +333,7 @@ class Ring:
             protection=config.load_protection(),
             timeout_seconds=config.start_timeout_seconds,
         )
-        self._dispatcher.on_over = None
+        self._dispatcher.parting.on_over = None
         self._liveness.start()
         self._dispatcher.deadlines.vitals = self._liveness
         cores, ranks = os.sched_getaffinity(0), self._connections.ranks_on_this_host()
@@ -365,7 +365,7 @@ class Ring:
     async def _leave(self, reason: str) -> None:
         """Say goodbye, let the last bytes get there, close everything."""
         self._left = True
-        self._dispatcher.on_over = None
+        self._dispatcher.parting.on_over = None
         try:
             await self._connections.stop_listening()
         finally:

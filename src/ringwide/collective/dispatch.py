@@ -9,12 +9,12 @@ Rules:
   succeeds on any rank before it has begun on all, and a rank has a bounded number open.
 - Each frame has its collective's fingerprint. When one differs, all ranks tell all others what they were called with,
   each fails with both sides named, and the next collective goes on as if nothing had been.
-- A peer that says goodbye has finished everything up to a number: what is in flight up to there still arrives.
+- How a ring ends is in `parting.py`, how long it waits in `deadlines.py`.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ringwide.collective.coded import CodedOperation
@@ -25,15 +25,13 @@ from ringwide.collective.early import EarlyFrames
 from ringwide.collective.ledger import Ledger
 from ringwide.collective.numbers import Numbers
 from ringwide.collective.operation import LaneLike, LinkLike, Operation
+from ringwide.collective.parting import Parting
 from ringwide.collective.plan import Plan
 from ringwide.collective.workshop import WorkshopLike
 from ringwide.errors import (
     CollectiveAborted,
     CollectiveMismatch,
     CollectiveTimeout,
-    CorruptFrame,
-    PeerLeft,
-    PeerLost,
     RemoteProtocolError,
     RingwideError,
 )
@@ -43,8 +41,6 @@ logger = logging.getLogger("ringwide.collective")
 
 LEAVING_SECONDS = 0.5
 """How long a rank may take to leave before the others hear of what it has given up."""
-GOODBYE_GRACE_SECONDS = 0.5
-"""A bulk lane may end before the goodbye on the express lane is read."""
 
 
 class Dispatcher:
@@ -80,15 +76,26 @@ class Dispatcher:
         self._early = EarlyFrames()
         self._blocked: dict[LaneLike, None] = {}  # in the order in which they stopped, so that a replay is exact
         self._untold: dict[int, str] = {}  # what was given up here and the others don't know yet: why
-        self._departed: dict[int, int] = {}  # who said goodbye -> the last collective it has finished
-        self.over: RingwideError | None = None  # why nothing can be started any more
-        self._last = 0  # when it is over: the last collective that those who left have seen the end of
-        self.on_over: Callable[[RingwideError], None] | None = None
+        self.parting = Parting(
+            rank=rank,
+            peers=list(links),
+            open_=self._open,
+            clock=clock,
+            epoch=epoch,
+            tell_all=self._tell_all,
+            doom=self._doom,
+        )
+        self.lost, self.silent = self.parting.lane_ended, self.parting.silent
 
     @property
     def finished(self) -> int:
         """Every collective up to this number is over on this rank, and nobody must still hear of it."""
         return min([*self._open, *self._untold], default=self._next) - 1
+
+    @property
+    def over(self) -> RingwideError | None:
+        """Why nothing can be started any more."""
+        return self.parting.over
 
     @property
     def called(self) -> int:
@@ -99,8 +106,7 @@ class Dispatcher:
 
     def submit(self, plan: Plan, buckets: Sequence[Numbers], on_done: Done) -> Collective:
         """Start a collective. `on_done` is called once, with the error if there is one, perhaps before this returns."""
-        if self.over is not None and self._next > self._last:
-            raise self.over
+        self.parting.check(self._next)
         collective = Collective(self._next, plan, on_done)
         self._next += 1
         self._open[collective.number] = collective
@@ -150,7 +156,7 @@ class Dispatcher:
 
     def close(self, error: RingwideError) -> None:
         """Nothing can be started any more, and what is still open ends with this error."""
-        self._close_down(error, after=0)
+        self.parting.close_down(error)
 
     def say_goodbye(self, reason: str) -> None:
         self._tell_all(news(Kind.GOODBYE, reason, collective=self.finished, epoch=self._epoch))
@@ -201,7 +207,7 @@ class Dispatcher:
             try:
                 hear(lane, collective, header, memoryview(payload))
             except RemoteProtocolError as error:  # of the peer that sent it, whoever made us look at it now
-                self._lost(lane.peer, error)
+                self.parting.lost(lane.peer, error)
 
     def _resume_lanes(self) -> None:
         """Even when a small collective begins: a peer that disagrees may have sent bulk for it, and nothing else."""
@@ -256,7 +262,7 @@ class Dispatcher:
             self._tell_all(news(Kind.CHOICE, text, fingerprint=plan.fingerprint, epoch=self._epoch))
 
     def _job_failed(self, peer: int | None, error: Exception) -> None:
-        self._lost(self._rank if peer is None else peer, error)
+        self.parting.lost(self._rank if peer is None else peer, error)
 
     # -- from below
 
@@ -288,49 +294,16 @@ class Dispatcher:
             elif collective is not None or header.collective >= self._next:
                 self._early.keep(lane, header, payload)
             # else: of a collective that is over here, and nobody needs it
-        elif header.kind in (Kind.GOODBYE, Kind.LOST):
-            self._hear_of_an_end(lane.peer, header, payload)
+        elif header.kind == Kind.GOODBYE:
+            self.parting.hear_goodbye(lane.peer, header.collective, _words(payload))
+        elif header.kind == Kind.LOST:
+            self.parting.hear_of_loss(lane.peer, _words(payload))
         elif header.kind == Kind.CHOICE:
             self._hear_choice(lane.peer, header, payload)
         elif collective is not None:
             self._hear_news(lane, collective, header, payload)
         elif header.collective >= self._next:
             self._early.keep(lane, header, payload)
-
-    def lost(self, lane: LaneLike, reason: Exception) -> None:
-        """A lane has ended. Without a goodbye, so has the ring."""
-        peer = lane.peer
-        if peer in self._departed:
-            self._lost_after_goodbye(peer, reason)
-        elif lane.index > 0 and isinstance(reason, EOFError | OSError):
-            self._clock.call_later(GOODBYE_GRACE_SECONDS, lambda: self._lost(peer, reason))
-        else:
-            self._lost(peer, reason)
-
-    def _lost_after_goodbye(self, peer: int, reason: Exception) -> None:
-        """At the end of its stream all it sent has arrived; a stream that broke may have taken something along."""
-        if not isinstance(reason, EOFError) and any(peer in open_.waiting_for() for open_ in self._open.values()):
-            words = f"{reason}, with frames on their way"
-            self._tell_all(news(Kind.LOST, f"{peer} {self._rank} {words}", epoch=self._epoch))
-            self._close_down(PeerLost(rank=peer, reason=words), after=0)
-
-    def _lost(self, peer: int, reason: Exception) -> None:
-        said_goodbye = peer in self._departed and isinstance(reason, EOFError | OSError)
-        if self.over is not None and self._last == 0:
-            return  # nothing is left that it could end
-        if said_goodbye:
-            self._lost_after_goodbye(peer, reason)
-            return
-        culprit = peer if isinstance(reason, EOFError | OSError | RemoteProtocolError) else self._rank
-        self._tell_all(news(Kind.LOST, f"{culprit} {self._rank} {reason}", epoch=self._epoch))
-        if isinstance(reason, CorruptFrame):
-            self._close_down(CorruptFrame(f"from rank {peer}: {reason}"), after=0)
-        elif isinstance(reason, RemoteProtocolError):
-            self._close_down(RemoteProtocolError(f"rank {peer} broke the protocol: {reason}"), after=0)
-        elif isinstance(reason, EOFError | OSError):
-            self._close_down(PeerLost(rank=peer, reason=str(reason)), after=0)
-        else:
-            self._close_down(RingwideError(f"rank {self._rank} could not handle a frame: {reason!r}"), after=0)
 
     def _refuse(self, peer: int, header: Header) -> NoReturn:
         if header.kind < DATA:
@@ -397,41 +370,11 @@ class Dispatcher:
             )
             self._end(collective, error)
 
-    # -- the end of the ring
-
-    def _hear_of_an_end(self, peer: int, header: Header, payload: memoryview) -> None:
-        words = _words(payload)
-        if header.kind == Kind.GOODBYE:
-            self._departed[peer] = header.collective
-            self._close_down(PeerLeft(rank=peer, reason=words), after=header.collective)
-            return
-        if self.over is not None and self._last == 0:
-            return  # it is known, and was told
-        about, by, reason = (*words.split(" ", 2), "", "")[:3]
-        lost, noticed_by = self._rank_in(about, peer), self._rank_in(by, peer)
-        self._tell_all(news(Kind.LOST, words, epoch=self._epoch))  # to those who cannot hear it from who noticed
-        if lost == self._rank:
-            self._close_down(PeerLost(rank=noticed_by, reason=f"it has given up on this rank: {reason}"), after=0)
-        else:
-            self._close_down(PeerLost(rank=lost, reason=f"{reason} (noticed by rank {noticed_by})"), after=0)
-
-    def _rank_in(self, word: str, otherwise: int) -> int:
-        return next((rank for rank in (self._rank, *self._links) if word == str(rank)), otherwise)
-
-    def _close_down(self, error: RingwideError, *, after: int) -> None:
-        """No more collectives, and those after a number fail."""
-        self._last = after if self.over is None else min(self._last, after)
-        if self.over is None:
-            self.over = error
-            if self.on_over is not None:
-                self.on_over(error)
-        doomed = list(self._doomed(after))
+    def _doom(self, after: int, error: RingwideError) -> None:
+        doomed = [collective for number, collective in sorted(self._open.items()) if number > after]
         self._line = deque(collective for collective in self._line if collective.number <= after)
         for collective in doomed:
             self._end(collective, error)
-
-    def _doomed(self, after: int) -> Iterator[Collective]:
-        return (collective for number, collective in sorted(self._open.items()) if number > after)
 
     def _tell_all(self, frame: bytes) -> None:
         for link in self._links.values():
@@ -460,20 +403,6 @@ class Dispatcher:
     def _timed_out(self, collective: Collective, missing: Sequence[int], seconds: float) -> CollectiveTimeout:
         what = collective.plan.what
         return CollectiveTimeout(number=collective.number, what=what, waiting_for=missing, seconds=seconds)
-
-    def silent(self, peers: Sequence[int], seconds: float) -> None:
-        """Of these ranks nothing was heard for so long, though a collective waits for them."""
-        if (self.over is not None and self._last == 0) or not self._open:
-            return
-        reason = f"nothing was heard of it for {seconds:g} s (suspect_after_seconds)"
-        if len(peers) > 1 and len(peers) == len(self._links):
-            # We are more likely to be cut off than all others to be frozen at once: they must not blame each other.
-            self._tell_all(news(Kind.LOST, f"{self._rank} {self._rank} it hears of nobody", epoch=self._epoch))
-            reason += f", nor of any other: is rank {self._rank} cut off?"
-        else:
-            for peer in peers:
-                self._tell_all(news(Kind.LOST, f"{peer} {self._rank} {reason}", epoch=self._epoch))
-        self._close_down(PeerLost(rank=peers[0], reason=reason), after=0)
 
 
 def _words(payload: memoryview) -> str:

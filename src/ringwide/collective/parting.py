@@ -1,0 +1,139 @@
+"""The end of a ring as one rank sees it: who left, who is lost, and what can still be finished.
+
+Rules:
+- A peer that says goodbye has finished everything up to a number: what is in flight up to there still arrives.
+- A connection that ends without a goodbye is a loss, and so is silence while a collective waits.
+- Who notices a loss tells all; who hears of it for the first time passes it on, for the one who noticed cannot perhaps
+  be heard by everybody. All say who is lost, and who noticed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ringwide.collective.collective import Collective
+from ringwide.collective.deadlines import Clock
+from ringwide.collective.operation import LaneLike
+from ringwide.errors import CorruptFrame, PeerLeft, PeerLost, RemoteProtocolError, RingwideError
+from ringwide.protocol.frame import Kind, news
+
+GOODBYE_GRACE_SECONDS = 0.5
+"""A bulk lane may end before the goodbye on the express lane is read."""
+
+
+class Parting:
+    """Knows whether the ring is over, and why. `doom` ends every collective after a number with an error."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        peers: Sequence[int],
+        open_: Mapping[int, Collective],
+        clock: Clock,
+        epoch: int,
+        tell_all: Callable[[bytes], None],
+        doom: Callable[[int, RingwideError], None],
+    ) -> None:
+        self._rank, self._peers, self._open, self._clock, self._epoch = rank, peers, open_, clock, epoch
+        self._tell_all, self._doom = tell_all, doom
+        self._departed: set[int] = set()  # who said goodbye
+        self.over: RingwideError | None = None  # why nothing can be started any more
+        self._last = 0  # when it is over: the last collective that those who left have seen the end of
+        self.on_over: Callable[[RingwideError], None] | None = None
+
+    def check(self, number: int) -> None:
+        """May a collective of this number still be started?"""
+        if self.over is not None and number > self._last:
+            raise self.over
+
+    def close_down(self, error: RingwideError, *, after: int = 0) -> None:
+        """No more collectives, and those after a number fail."""
+        self._last = after if self.over is None else min(self._last, after)
+        if self.over is None:
+            self.over = error
+            if self.on_over is not None:
+                self.on_over(error)
+        self._doom(after, error)
+
+    @property
+    def _nothing_is_left(self) -> bool:
+        """Nothing that could still end, and all know why."""
+        return self.over is not None and self._last == 0
+
+    # -- connections
+
+    def lane_ended(self, lane: LaneLike, reason: Exception) -> None:
+        """Without a goodbye, so has the ring."""
+        peer = lane.peer
+        if peer in self._departed:
+            self._lost_after_goodbye(peer, reason)
+        elif lane.index > 0 and isinstance(reason, EOFError | OSError):
+            self._clock.call_later(GOODBYE_GRACE_SECONDS, lambda: self.lost(peer, reason))
+        else:
+            self.lost(peer, reason)
+
+    def _lost_after_goodbye(self, peer: int, reason: Exception) -> None:
+        """At the end of its stream all it sent has arrived; a stream that broke may have taken something along."""
+        if not isinstance(reason, EOFError) and any(peer in open_.waiting_for() for open_ in self._open.values()):
+            words = f"{reason}, with frames on their way"
+            self._tell_of_loss(peer, words)
+            self.close_down(PeerLost(rank=peer, reason=words))
+
+    def lost(self, peer: int, reason: Exception) -> None:
+        """Nothing can be expected of this peer any more, or of ourselves, if the reason is neither it nor the way."""
+        if self._nothing_is_left:
+            return
+        ended = isinstance(reason, EOFError | OSError)
+        if ended and peer in self._departed:
+            self._lost_after_goodbye(peer, reason)
+            return
+        self._tell_of_loss(peer if ended or isinstance(reason, RemoteProtocolError) else self._rank, str(reason))
+        self.close_down(self._as_error(peer, reason))
+
+    def _as_error(self, peer: int, reason: Exception) -> RingwideError:
+        match reason:
+            case CorruptFrame():
+                return CorruptFrame(f"from rank {peer}: {reason}")
+            case RemoteProtocolError():
+                return RemoteProtocolError(f"rank {peer} broke the protocol: {reason}")
+            case EOFError() | OSError():
+                return PeerLost(rank=peer, reason=str(reason))
+        return RingwideError(f"rank {self._rank} could not handle a frame: {reason!r}")
+
+    # -- silence
+
+    def silent(self, peers: Sequence[int], seconds: float) -> None:
+        """Of these ranks nothing was heard for so long, though a collective waits for them."""
+        if self._nothing_is_left or not self._open:
+            return
+        reason = f"nothing was heard of it for {seconds:g} s (suspect_after_seconds)"
+        if len(peers) > 1 and len(peers) == len(self._peers):
+            # We are more likely to be cut off than all others to be frozen at once: they must not blame each other.
+            self._tell_of_loss(self._rank, "it hears of nobody")
+            reason += f", nor of any other: is rank {self._rank} cut off?"
+        else:
+            for peer in peers:
+                self._tell_of_loss(peer, reason)
+        self.close_down(PeerLost(rank=peers[0], reason=reason))
+
+    # -- news
+
+    def hear_goodbye(self, peer: int, finished: int, reason: str) -> None:
+        self._departed.add(peer)
+        self.close_down(PeerLeft(rank=peer, reason=reason), after=finished)
+
+    def hear_of_loss(self, peer: int, words: str) -> None:
+        if self._nothing_is_left:
+            return
+        about, by, reason = (*words.split(" ", 2), "", "")[:3]
+        lost, noticed_by = self._rank_in(about, peer), self._rank_in(by, peer)
+        self._tell_all(news(Kind.LOST, words, epoch=self._epoch))
+        if lost == self._rank:
+            self.close_down(PeerLost(rank=noticed_by, reason=f"it has given up on this rank: {reason}"))
+        else:
+            self.close_down(PeerLost(rank=lost, reason=f"{reason} (noticed by rank {noticed_by})"))
+
+    def _tell_of_loss(self, lost: int, reason: str) -> None:
+        self._tell_all(news(Kind.LOST, f"{lost} {self._rank} {reason}", epoch=self._epoch))
+
+    def _rank_in(self, word: str, otherwise: int) -> int:
+        return next((rank for rank in (self._rank, *self._peers) if word == str(rank)), otherwise)
