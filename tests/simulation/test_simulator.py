@@ -1,6 +1,7 @@
 """Thousands of rings on a virtual clock. Try a seed alone: `python -m ringwide.simulator --seeds 1 --first SEED`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import islice, product
 
 import pytest
@@ -8,14 +9,29 @@ import pytest
 from ringwide.codec import registry
 from ringwide.simulator import Outcome, simulate
 from ringwide.simulator.__main__ import main
-from ringwide.simulator.scenario import FaultKind, Scenario, scenario_of
+from ringwide.simulator.faults import Damage, FaultKind
+from ringwide.simulator.many import Tried, cores, try_seeds
+from ringwide.simulator.scenario import Scenario, scenario_of
 
-SEEDS, BATCH = 3000, 250
+SEEDS, PARTS = 20_000, 8
+SOME_SEEDS = 4000
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
-def test_no_seed_has_problems(first: int) -> None:
-    failures = [outcome for outcome in map(simulate, range(first, first + BATCH)) if outcome.problems]
+@pytest.fixture(scope="module")
+def trials() -> Iterator[Iterator[Tried]]:
+    """All seeds, tried by as many processes as there are cores while the tests here wait for them."""
+    trials = try_seeds(0, SEEDS, jobs=cores())
+    yield trials
+    trials.close()
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_seed_has_problems(part: int, trials: Iterator[Tried]) -> None:
+    failures, tried = [], 0
+    while tried < SEEDS / PARTS:
+        some = next(trials)
+        failures += some.failing
+        tried += some.seeds
     assert not failures, "\n".join(map(described, failures))
 
 
@@ -49,14 +65,48 @@ def test_sums_that_cannot_wait_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_size_and_every_fault_comes_up() -> None:
-    scenarios = [scenario_of(seed) for seed in range(SEEDS)]
-    assert {scenario.size for scenario in scenarios} == set(range(2, 17))
-    assert {scenario.fault.kind for scenario in scenarios} == set(FaultKind)
+    assert {scenario.size for scenario in some_scenarios()} == set(range(2, 17))
+    assert {scenario.fault.kind for scenario in some_scenarios()} == set(FaultKind)
+
+
+def test_every_fault_comes_up_while_any_other_is_handled() -> None:
+    seconds = (FaultKind.KILL, FaultKind.RESET, FaultKind.HOLE, FaultKind.FREEZE, FaultKind.DAMAGE, FaultKind.ABORT)
+    pairs = [scenario.faults for scenario in some_scenarios() if len(scenario.faults) == 2]
+    met = {(first.kind, second.kind) for first, second in pairs}
+    assert met == set(product(set(FaultKind) - {FaultKind.NONE}, seconds))
+
+
+def test_second_faults_strike() -> None:
+    outcomes = map(simulate, seeds_where(lambda scenario: len(scenario.faults) == 2, 60))
+    assert sum(outcome.struck == 2 for outcome in outcomes) > 40
+
+
+def test_links_fail_in_every_way() -> None:
+    faults = [fault for scenario in some_scenarios() for fault in scenario.faults]
+    for kind in (FaultKind.RESET, FaultKind.HOLE):
+        ways = {(fault.wide, fault.outward, fault.inward) for fault in faults if fault.kind is kind}
+        assert len(ways) == 6, "one link or lane, or all; this way, that way or both"
+    assert {fault.damage for fault in faults if fault.kind is FaultKind.DAMAGE} == set(Damage)
+    for kind in (FaultKind.HOLE, FaultKind.FREEZE):
+        assert len({fault.lasts for fault in faults if fault.kind is kind}) == 4
+
+
+def test_every_error_is_met() -> None:
+    met = frozenset[str]().union(*(simulate(seed).errors for seed in range(500)))
+    assert met >= {
+        "CollectiveAborted",
+        "CollectiveMismatch",
+        "CollectiveTimeout",
+        "CorruptFrame",
+        "PeerLeft",
+        "PeerLost",
+        "RemoteProtocolError",
+    }
 
 
 @pytest.mark.parametrize("crowded", [False, True])
 def test_every_algorithm_comes_up_with_every_fault(crowded: bool) -> None:
-    scenarios = [scenario for scenario in map(scenario_of, range(SEEDS)) if scenario.crowded is crowded]
+    scenarios = [scenario for scenario in some_scenarios() if scenario.crowded is crowded]
     met = {(scenario.algorithm, scenario.fault.kind) for scenario in scenarios if scenario.size > 2}
     assert met == set(product(("auto", "ring", "doubling", "star"), FaultKind))
 
@@ -68,13 +118,15 @@ def test_every_codec_comes_up_and_is_used() -> None:
 
 
 def test_auto_finds_a_codec_in_time_to_use_it() -> None:
-    seeds = seeds_where(lambda scenario: scenario.coding.codec == "auto" and is_peaceful(scenario), 20)
+    seeds = seeds_where(lambda scenario: scenario.coding.codec == "auto", 60)
     assert sum(simulate(seed).codecs > {"none"} for seed in seeds) >= 5
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FaultKind if kind is not FaultKind.NONE])
+@pytest.mark.parametrize(
+    "kind", [FaultKind.MISMATCH, FaultKind.ABORT, FaultKind.KILL, FaultKind.LEAVE, FaultKind.RESET, FaultKind.FREEZE]
+)
 def test_faults_strike_while_codecs_are_at_work(kind: FaultKind) -> None:
-    seeds = seeds_where(lambda scenario: scenario.coding.encodes and scenario.fault.kind is kind, 60)
+    seeds = seeds_where(lambda scenario: scenario.coding.encodes and only(scenario, kind), 60)
     assert sum(simulate(seed).interrupted for seed in seeds) > 0
 
 
@@ -90,6 +142,17 @@ def test_the_command_counts_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("5 seeds, 0 failing, ")
 
 
+def test_the_command_wants_at_least_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--seeds", "0"])
+    assert "at least 1" in capsys.readouterr().err
+
+
+def test_seeds_are_the_same_in_any_process() -> None:
+    here, elsewhere = (sum(some.events for some in try_seeds(0, 150, jobs=jobs)) for jobs in (1, 2))
+    assert here == elsewhere
+
+
 def test_the_command_names_failing_seeds(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     bad = Outcome(
         seed=8,
@@ -100,8 +163,10 @@ def test_the_command_names_failing_seeds(capsys: pytest.CaptureFixture[str], mon
         results="",
         codecs=frozenset(),
         interrupted=0,
+        struck=1,
+        errors=frozenset(),
     )
-    monkeypatch.setattr("ringwide.simulator.__main__.simulate", lambda seed: bad if seed == 8 else simulate(seed))
+    monkeypatch.setattr("ringwide.simulator.many.simulate", lambda seed: bad if seed == 8 else simulate(seed))
     assert main(["--seeds", "2", "--first", "7"]) == 1
     assert "seed 8: a wrong sum" in capsys.readouterr().out
 
@@ -110,8 +175,17 @@ def described(outcome: Outcome) -> str:
     return f"seed {outcome.seed}: {'; '.join(outcome.problems)}"
 
 
+@cache
+def some_scenarios() -> list[Scenario]:
+    return [scenario_of(seed) for seed in range(SOME_SEEDS)]
+
+
 def seeds_where(condition: Callable[[Scenario], bool], count: int) -> list[int]:
-    return list(islice((seed for seed in range(SEEDS) if condition(scenario_of(seed))), count))
+    return list(islice((seed for seed, scenario in enumerate(some_scenarios()) if condition(scenario)), count))
+
+
+def only(scenario: Scenario, kind: FaultKind) -> bool:
+    return [fault.kind for fault in scenario.faults] == [kind]
 
 
 def is_peaceful(scenario: Scenario) -> bool:

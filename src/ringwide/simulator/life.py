@@ -1,27 +1,27 @@
-"""One life of a ring: ranks that call, a fault that strikes, and what must be true of everything that they get."""
+"""One life of a ring: ranks that call, faults that strike, and what must be true of everything that they get."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from random import Random
 
 import numpy as np
 
 from ringwide.codec.registry import decoder
-from ringwide.collective.coder import Coder
-from ringwide.collective.collective import Collective
-from ringwide.collective.dispatch import Dispatcher
-from ringwide.collective.plan import Kind, Planner
-from ringwide.errors import CollectiveAborted, CollectiveMismatch, PeerLeft, PeerLost, RingwideError
+from ringwide.collective.plan import Kind, Plan, Planner
+from ringwide.errors import RingwideError
 from ringwide.simulator.books import Books
+from ringwide.simulator.calling import Call
+from ringwide.simulator.faults import Fault, FaultKind
 from ringwide.simulator.memory import Material, Memory, bits
-from ringwide.simulator.network import Network, VirtualClock
-from ringwide.simulator.scenario import Call, FaultKind, Scenario, scenario_of
-from ringwide.simulator.workshop import SimulatedWorkshop
-
-TIMEOUT_SECONDS = 5.0
-"""Far longer than any simulated way or wait: a collective that times out has stalled."""
-_LEAVE_SECONDS = 1.0
+from ringwide.simulator.network import Network
+from ringwide.simulator.promptness import patience, woken_at
+from ringwide.simulator.rank import Rank
+from ringwide.simulator.scenario import Scenario, scenario_of
+from ringwide.simulator.strikes import strike
+from ringwide.simulator.verdict import explains, follows, is_deaf, must_fail
+from ringwide.simulator.vitals import SimulatedVitals
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,12 @@ class Outcome:
     results: str  # of the numbers alone, which do not depend on time
     codecs: frozenset[str]  # with which segments have travelled
     interrupted: int  # jobs that were not done when their call failed
+    struck: int  # faults
+    errors: frozenset[str]  # with which calls have ended
 
 
 def simulate(seed: int, *, timing: int = 0) -> Outcome:
-    """Live one life. Another `timing` gives the same ring, calls and fault other delays."""
+    """Live one life. Another `timing` gives the same ring, calls and faults other delays."""
     life = Life(seed, timing)
     events = life.run()
     results = blake2b(repr(sorted(life.results.items())).encode(), digest_size=8)
@@ -52,112 +54,9 @@ def simulate(seed: int, *, timing: int = 0) -> Outcome:
         results=results.hexdigest(),
         codecs=frozenset(life.codecs()),
         interrupted=life.interrupted,
+        struck=len(life.struck),
+        errors=frozenset(type(error).__name__ for rank in life.ranks for error in rank.endings.values() if error),
     )
-
-
-class RankClock:
-    """A rank's view of the clock: nothing happens to the dead."""
-
-    def __init__(self, clock: VirtualClock, rank: "Rank") -> None:
-        self._clock, self._rank = clock, rank
-
-    def time(self) -> float:
-        return self._clock.time()
-
-    def call_later(self, delay: float, callback: Callable[[], object], /) -> None:
-        self._clock.call_later(delay, lambda: self._rank.alive and callback())
-
-
-class Rank:
-    """One rank and its caller, who makes one call after the other, and may leave when all have ended."""
-
-    def __init__(self, life: "Life", rank: int) -> None:
-        scenario = life.scenario
-        self.rank, self.alive, self.left = rank, True, False
-        self.endings: dict[int, RingwideError | None] = {}
-        self.gave_up_on: int | None = None
-        self.calls = scenario.calls_of(rank)
-        self._life, self._network = life, life.network
-        self._clock = RankClock(life.network.clock, self)
-        self._open: dict[int, tuple[Collective, Memory]] = {}
-        self.coder = _coder(scenario, rank, self._clock)
-        self.workshop = SimulatedWorkshop(self._clock, life.network.chance, scenario.weather.toil)
-        self.dispatcher = Dispatcher(
-            rank=rank,
-            links=life.network.links[rank],
-            clock=self._clock,
-            timeout_seconds=TIMEOUT_SECONDS,
-            coder=self.coder,
-            workshop=self.workshop,
-        )
-
-    # -- calling
-
-    def call_later(self, index: int) -> None:
-        if index < len(self.calls):
-            pause = self._life.scenario.weather.pause * self._network.chance()
-            self._clock.call_later(pause, lambda: self._call(index))
-
-    def _call(self, index: int) -> None:
-        call = self.calls[index]
-        memory = Memory(self._life.material(index, call), self.rank, saves=self._network.chance() < 0.5)
-        if self._life.scenario.fault.skips(self.rank, index):
-            self.gave_up_on = index
-            self.dispatcher.skip("its caller was cancelled before its turn came")
-            self._ended(index, memory, None)
-        else:
-            self._submit(index, call, memory)
-        if not call.awaited:
-            self.call_later(index + 1)
-
-    def _submit(self, index: int, call: Call, memory: Memory) -> None:
-        plan = self._life.planners[self.rank].plan(call.request())
-        try:
-            collective = self.dispatcher.submit(plan, memory.numbers, lambda error: self._ended(index, memory, error))
-        except RingwideError as error:
-            self._ended(index, memory, error)
-            return
-        if index not in self.endings:
-            self._open[index] = collective, memory
-        self._life.maybe_strike(self, index)
-
-    def _ended(self, index: int, memory: Memory, error: RingwideError | None) -> None:
-        if index in self.endings:
-            self._life.report(f"rank {self.rank}: call {index} ended twice")
-        self.endings[index] = error
-        self._open.pop(index, None)
-        self._life.check_ending(self.rank, index, memory, error)
-        memory.spoil()
-        if self.calls[index].awaited:
-            self.call_later(index + 1)
-        if len(self.endings) == len(self.calls) and self._life.leaves(self.rank):
-            self._clock.call_later(self._life.scenario.weather.pause * self._network.chance(), self.leave)
-
-    # -- what may strike
-
-    def give_up(self, index: int) -> None:
-        if index in self._open:
-            collective, memory = self._open[index]
-            self.gave_up_on = index
-            self.dispatcher.abort(collective, "its caller was cancelled")
-            self._ended(index, memory, None)
-
-    def die(self, *, abrupt: bool) -> None:
-        if not self.left:
-            self.alive = False
-            for lane in self._network.lanes_of(self.rank):
-                lane.close(abrupt=abrupt)
-
-    def leave(self) -> None:
-        self.left = True
-        self.dispatcher.say_goodbye("it is done")
-        for lane in self._network.lanes_of(self.rank):
-            lane.finish()
-        self._network.clock.call_later(_LEAVE_SECONDS, self._hang_up)
-
-    def _hang_up(self) -> None:
-        for lane in self._network.lanes_of(self.rank):
-            lane.close()
 
 
 class Life:
@@ -168,14 +67,23 @@ class Life:
         self.problems: list[str] = []
         self.results: dict[tuple[int, int], bytes] = {}
         self.interrupted = 0
+        self.struck: list[tuple[float, Fault]] = []
+        self._seed = seed
         self._books = Books()
         self._ended: list[tuple[int, int, Memory]] = []
-        self.planners = [_planner(self.scenario, rank) for rank in range(self.scenario.size)]
-        self.network = Network(self.scenario, self.planners, Random(f"{seed} {timing}"), self.report)
+        self._materials: dict[tuple[int, Call], Material] = {}
+        planners = [_planner(self.scenario, rank) for rank in range(self.scenario.size)]
+        self._planners, self._plans = planners, dict[tuple[int, Call], Plan]()
+        self.network = Network(self.scenario, planners, Random(seed * 1_000_003 + timing), self.report)
         self.ranks = [Rank(self, rank) for rank in range(self.scenario.size)]
         self.network.dispatchers = [rank.dispatcher for rank in self.ranks]
-        self._seed = seed
-        self._materials: dict[tuple[int, Call], Material] = {}
+        self._connect_vitals()
+
+    def _connect_vitals(self) -> None:
+        vitals: list[SimulatedVitals] = []
+        for rank in self.ranks:
+            vitals.append(SimulatedVitals(rank.rank, self.network, vitals, rank.dispatcher.silent))
+            rank.dispatcher.deadlines.vitals = vitals[-1]
 
     def run(self) -> int:
         for rank in self.ranks:
@@ -186,7 +94,7 @@ class Life:
             self.report(f"{type(error).__name__}: {error}")
             return 0
         for rank in self.ranks:
-            if rank.alive:
+            if rank.host.alive and not rank.host.frozen:
                 self._check_rank(rank)
         self._check_what_remains()
         return events
@@ -194,26 +102,43 @@ class Life:
     def material(self, index: int, call: Call) -> Material:
         key = index, call
         if key not in self._materials:
-            self._materials[key] = Material(call, self.scenario.size, self.scenario.coding, [self._seed, index])
+            self._materials[key] = Material(call, self.scenario.size, self.scenario.coding, 10 * self._seed + index)
         return self._materials[key]
+
+    def plan(self, rank: int, call: Call) -> Plan:
+        key = rank, call
+        if key not in self._plans:
+            self._plans[key] = self._planners[rank].plan(call.request)
+        return self._plans[key]
 
     def codecs(self) -> Iterator[str]:
         for rank in self.ranks:
             for ledger in rank.dispatcher.ledgers.values():
                 yield from (codec.name for codec in map(decoder, ledger.received) if codec is not None)
 
-    def maybe_strike(self, rank: Rank, index: int) -> None:
-        fault = self.scenario.fault
-        if (rank.rank, index) != (fault.rank, fault.call):
-            return
-        if fault.kind is FaultKind.ABORT:
-            self.network.clock.call_later(fault.delay, lambda: rank.give_up(index))
-        elif fault.kind is FaultKind.KILL:
-            self.network.clock.call_later(fault.delay, lambda: rank.die(abrupt=fault.abrupt))
+    # -- what may strike
 
-    def leaves(self, rank: int) -> bool:
-        fault = self.scenario.fault
-        return self.scenario.parting or (fault.kind is FaultKind.LEAVE and fault.rank == rank)
+    def submitted(self, rank: int, index: int) -> None:
+        """A rank has made a call: some time after that, faults strike."""
+        first, *others = self.scenario.faults
+        if (rank, index) != (first.rank, first.call) or first.kind is FaultKind.NONE:
+            return
+        self.network.clock.call_later(first.delay, partial(self._strike, first))
+        for second in others:
+            self.network.clock.call_later(first.delay + second.delay, partial(self._strike, second))
+
+    def _strike(self, fault: Fault) -> None:
+        rank = self.ranks[fault.rank]
+        if fault.kind is FaultKind.KILL and rank.left:
+            return
+        self.struck.append((self.network.clock.now, fault))
+        if fault.kind is FaultKind.ABORT:
+            index = fault.call if fault is self.scenario.fault else None
+            rank.host.run(lambda: rank.give_up(index))
+        elif fault.kind is FaultKind.KILL:
+            rank.die(abrupt=fault.abrupt)
+        else:
+            strike(self.network, fault)
 
     # -- what must be true
 
@@ -225,7 +150,7 @@ class Life:
             self.report(f"rank {rank}: call {index} ended, and its memory is still to be sent")
         self.network.over.add((rank, index + 1))
         self._ended.append((rank, index, memory))
-        if error is None and self.ranks[rank].gave_up_on != index:
+        if error is None and index not in self.ranks[rank].gave_up_on:
             self._check_numbers(rank, index, memory)
             self._books.note(index, memory)
             return
@@ -253,6 +178,25 @@ class Life:
                 self.report(f"rank {rank.rank}: call {index} never ended")
             elif not self._allowed(rank, index, rank.endings[index]):
                 self.report(f"rank {rank.rank}: call {index} ended with {rank.endings[index]!r}")
+            elif rank.endings[index] is not None and (late := rank.ended_at[index] - self._deadline(rank, index)) > 0:
+                self.report(f"rank {rank.rank}: call {index} ended {late:.2f} s late with {rank.endings[index]!r}")
+
+    def _allowed(self, rank: Rank, index: int, error: RingwideError | None) -> bool:
+        faults = self.scenario.faults
+        if is_deaf(self.scenario, error):
+            return True
+        if error is None:
+            return index in rank.gave_up_on or not must_fail(self.scenario.fault, index)
+        if follows(error, faults, [other.left for other in self.ranks]):
+            return True
+        return any(explains(fault, rank.rank, index, error, second=fault is not faults[0]) for fault in faults)
+
+    def _deadline(self, rank: Rank, index: int) -> float:
+        """When a call that fails must have failed: some time after all have made it and all has gone wrong."""
+        struck = max((time for time, _ in self.struck), default=0.0)
+        called = max(other.called_at.get(index, 0.0) for other in self.ranks)
+        left = max(other.left_at for other in self.ranks) if self.scenario.fault.kind is FaultKind.LEAVE else 0.0
+        return max(struck, called, left, woken_at(rank.rank, self.struck)) + patience(self.scenario)
 
     def _check_what_remains(self) -> None:
         for rank, index, memory in self._ended:
@@ -261,34 +205,6 @@ class Life:
         if self.scenario.keeps_books and not self.problems:
             for mistake in self._books.mistakes(rank.coder.feedback for rank in self.ranks if rank.coder is not None):
                 self.report(mistake)
-
-    def _allowed(self, rank: Rank, index: int, error: RingwideError | None) -> bool:
-        fault = self.scenario.fault
-        match fault.kind:
-            case FaultKind.MISMATCH if index == fault.call:
-                return isinstance(error, CollectiveMismatch)
-            case FaultKind.ABORT if index == fault.call:
-                return error is None or isinstance(error, CollectiveAborted)
-            case FaultKind.KILL:
-                return error is None or isinstance(error, PeerLost)
-            case FaultKind.LEAVE if index > fault.call:
-                return isinstance(error, PeerLeft)
-        return error is None
-
-
-def _coder(scenario: Scenario, rank: int, clock: RankClock) -> Coder | None:
-    coding = scenario.coding
-    if coding.codec == "none":
-        return None
-    return Coder(
-        rank=rank,
-        codecs=coding.codecs(),
-        auto=coding.codec == "auto",
-        allow_lossy=coding.lossy,
-        threshold_bytes=coding.threshold_bytes,
-        error_feedback=coding.feedback,
-        time=clock.time,
-    )
 
 
 def _planner(scenario: Scenario, rank: int) -> Planner:

@@ -1,6 +1,7 @@
 """The numbers of a simulated call: what each rank brings, what must come out, and whose memory it is when."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,16 @@ from ringwide.codec.codec import Array
 from ringwide.collective.feedback import Label
 from ringwide.collective.numbers import Numbers
 from ringwide.collective.plan import Kind
-from ringwide.simulator.scenario import ORDERED, REDUCING, Call, CodecSettings
+from ringwide.simulator.calling import ORDERED, REDUCING, Call, CodecSettings
 
 _RUBBISH = 77
+_POOLED = 1 << 16
+_CHANCE = np.random.default_rng(0)
+_POOLS = {  # to draw from them is much faster than to draw anew for every call
+    "any": _CHANCE.normal(size=_POOLED),
+    "small": _CHANCE.integers(1, 10, size=_POOLED),
+    "tiny": _CHANCE.integers(1, 3, size=_POOLED),
+}
 _TOTALS: dict[str, Callable[[Array], Array]] = {
     "sum": lambda given: given.sum(axis=0, dtype=given.dtype),
     "mean": lambda given: given.sum(axis=0, dtype=given.dtype) / given.dtype.type(len(given)),
@@ -27,6 +35,7 @@ def _ordered(left: Array, right: Array, out: Array) -> None:
     out[...] = left * 3 + right
 
 
+@cache
 def _arithmetic(dtype: str, op: str, size: int) -> Arithmetic:
     if op == ORDERED:
         return Arithmetic(np.dtype(dtype), _ordered, None)
@@ -40,21 +49,24 @@ class Material:
     something, numbers of which it does.
     """
 
-    def __init__(self, call: Call, size: int, coding: CodecSettings, seed: list[int]) -> None:
+    def __init__(self, call: Call, size: int, coding: CodecSettings, seed: int) -> None:
         self.call, self.size = call, size
         self.may_lose = [coding.may_lose(call, bucket) for bucket in range(len(call.buckets))]
-        self._chance = np.random.default_rng(seed)
-        self.given = [self._given(bucket) for bucket in range(len(call.buckets))]
+        self.given = [self._given(bucket, seed) for bucket in range(len(call.buckets))]
+        self._totals = [self._total(bucket) for bucket in range(len(call.buckets))]
 
-    def _given(self, bucket: int) -> Array:
+    def _given(self, bucket: int, seed: int) -> Array:
         dtype, count = self.call.buckets[bucket]
-        if self.may_lose[bucket]:
-            return self._chance.normal(size=(self.size, count)).astype(dtype)
-        highest = 3 if self.call.op == "prod" else 10
-        return self._chance.integers(1, highest, size=(self.size, count)).astype(dtype)
+        pool = _POOLS["any" if self.may_lose[bucket] else "tiny" if self.call.op == "prod" else "small"]
+        numbers = self.size * count
+        first = (seed * 7919 + bucket * 613) % (len(pool) - numbers)
+        return pool[first : first + numbers].astype(dtype).reshape(self.size, count)
 
     def total(self, bucket: int) -> Array | None:
         """What must be in a bucket in the end; None: only known to be the same everywhere."""
+        return self._totals[bucket]
+
+    def _total(self, bucket: int) -> Array | None:
         call, given = self.call, self.given[bucket]
         if self.may_lose[bucket]:
             return None

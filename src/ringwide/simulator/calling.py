@@ -1,0 +1,119 @@
+"""Who calls what: the collectives of one life, drawn by chance, and how their numbers travel."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from random import Random
+
+import numpy as np
+
+from ringwide.codec import registry
+from ringwide.codec.codec import Codec
+from ringwide.collective.plan import BucketShape, Kind, Request
+
+ORDERED = "ordered"
+"""An operation of which even a swap of two ranks' numbers changes the result: only for checking equal bits."""
+
+_REDUCTIONS = ("sum", "sum", "mean", "min", "max", "prod", ORDERED)
+_INTEGERS = ("int64", "int32", "uint8")
+_FLOATS = ("float64", "float32")
+REDUCING = (Kind.ALLREDUCE, Kind.REDUCE_SCATTER)
+_ODDS_OF_KINDS = (*[Kind.ALLREDUCE] * 4, Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.BROADCAST, Kind.BARRIER)
+LARGE = 5
+"""Rings of so many ranks and more have fewer calls and fewer numbers for each rank: they take the longest to try."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective that every rank calls."""
+
+    kind: Kind
+    op: str
+    buckets: tuple[tuple[str, int], ...]  # of each: dtype, elements
+    root: int
+    awaited: bool  # the caller waits for it before the next call
+
+    @cached_property
+    def request(self) -> Request:
+        tensors = ", ".join(f"{dtype}[{count}]" for dtype, count in self.buckets)
+        lead = f"root {self.root}" if self.kind is Kind.BROADCAST else self.op
+        shapes = tuple(BucketShape(dtype, count, np.dtype(dtype).itemsize) for dtype, count in self.buckets)
+        return Request(self.kind, f"{lead}, {tensors}", shapes, self.root)
+
+
+@dataclass(frozen=True, slots=True)
+class CodecSettings:
+    """How numbers travel: as in `RingConfig`."""
+
+    codec: str = "none"
+    shuffle: bool = False
+    lossy: bool = False  # codecs that lose precision are allowed
+    threshold_bytes: int = 0
+    feedback: bool = False
+
+    @property
+    def encodes(self) -> bool:
+        return self.codec != "none"
+
+    def codecs(self) -> list[Codec]:
+        if self.codec == "auto":
+            return list(registry.AUTO)
+        return [registry.make(self.codec, shuffle=self.shuffle, fraction=0.2 if self.codec == "topk" else None)]
+
+    def may_lose(self, call: Call, bucket: int) -> bool:
+        """Only sums of floats may be changed by a codec."""
+        dtype, _ = call.buckets[bucket]
+        return self.lossy and call.kind in REDUCING and call.op in ("sum", "mean") and dtype in _FLOATS
+
+
+_RAW = CodecSettings()
+_LOSSLESS = (
+    CodecSettings("lz4"),
+    CodecSettings("lz4", shuffle=True),
+    CodecSettings("lz4-frame"),
+    CodecSettings("zlib"),
+)
+_LOSSY = tuple(CodecSettings(name, lossy=True) for name in registry.LOSSY)
+_AUTO = (CodecSettings("auto"), CodecSettings("auto", lossy=True))
+_ODDS_OF_CODINGS = (*[_RAW] * 40, *_LOSSLESS * 2, *_LOSSY * 2, *_AUTO)
+
+
+def coding_by(chance: Random) -> CodecSettings:
+    coding = chance.choice(_ODDS_OF_CODINGS)
+    if coding is _RAW:
+        return coding
+    return replace(coding, threshold_bytes=chance.choice((0, 0, 32)), feedback=coding.lossy and chance.random() < 0.7)
+
+
+def calls_by(chance: Random, size: int, coding: CodecSettings) -> tuple[Call, ...]:
+    """With error feedback or `auto`, what happened in one call changes the next one with the same tensors."""
+    if coding.codec == "auto" or (coding.feedback and chance.random() < 0.5):
+        call = call_by(chance, size, coding, (Kind.ALLREDUCE, Kind.ALLREDUCE, Kind.REDUCE_SCATTER))
+        repeated = chance.randint(5, 9) if coding.codec == "auto" else 3
+        return (call,) * repeated
+    return tuple(
+        call_by(chance, size, coding) for _ in range(chance.choice((1, 1, 1, 2, 3) if size < LARGE else (1, 1, 2)))
+    )
+
+
+def call_by(chance: Random, size: int, coding: CodecSettings, kinds: tuple[Kind, ...] = _ODDS_OF_KINDS) -> Call:
+    kind = chance.choice(kinds)
+    ops = _REDUCTIONS + coding.lossy * ("sum", "mean") * 4  # which alone may lose something
+    op = chance.choice(ops if kind is Kind.ALLREDUCE else [op for op in ops if op != ORDERED])
+    buckets = tuple(_bucket(chance, size, kind, op, coding) for _ in range(_bucket_count(chance, kind)))
+    root = chance.randrange(size) if kind is Kind.BROADCAST else 0
+    return Call(kind, op, buckets, root=root, awaited=chance.random() < (0.8 if coding.feedback else 0.5))
+
+
+def _bucket_count(chance: Random, kind: Kind) -> int:
+    if kind in (Kind.ALLREDUCE, Kind.BROADCAST):
+        return chance.choice((1, 1, 1, 1, 2, 3))
+    return 0 if kind is Kind.BARRIER else 1
+
+
+def _bucket(chance: Random, size: int, kind: Kind, op: str, coding: CodecSettings) -> tuple[str, int]:
+    dtype = chance.choice(_FLOATS if op == "mean" else _FLOATS * (3 if coding.lossy else 1) + _INTEGERS)
+    most = 15 * size + 50 if coding.encodes else (4 if size < LARGE else 2) * size  # a few numbers do not shrink
+    count = int(chance.random() ** 2 * most)  # often fewer elements than ranks, now and then none
+    if kind is Kind.ALL_GATHER:
+        count = (count // size if coding.encodes else count) * size
+    return dtype, count

@@ -1,0 +1,415 @@
+"""Connections whose bytes travel in pieces and at random.
+
+Rules:
+- A lane keeps the order of its bytes. Nothing is promised between lanes.
+- A queued payload is read from memory at the moment it leaves, so whoever reuses that memory too early is found out.
+- A connection holds `capacity_bytes` that the other side has not read; more does not leave.
+- Nothing that one rank does calls another rank: everything that crosses is an event of its own.
+- What is sent into a hole waits there, as it does in a kernel that sends it again and again: if the hole closes, it
+  arrives. So does the news that something was read.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from ringwide.collective.dispatch import Dispatcher
+from ringwide.collective.operation import Owner
+from ringwide.errors import RemoteProtocolError
+from ringwide.protocol.frame import HEADER_BYTES, Header, seal
+from ringwide.protocol.stream import FrameReader
+from ringwide.simulator.clock import VirtualClock
+from ringwide.simulator.damage import garbled, stale
+from ringwide.simulator.faults import Damage
+from ringwide.simulator.host import Event, Host
+from ringwide.simulator.scenario import Scenario
+from ringwide.transport.scratch import Scratch
+
+
+class Around(Protocol):
+    """What a lane needs of the network around it."""
+
+    scenario: Scenario
+    clock: VirtualClock
+    chance: Callable[[], float]
+    hosts: list[Host]
+    dispatchers: list[Dispatcher]
+    over: set[tuple[int, int]]
+    report: Callable[[str], None]
+
+    def delay(self) -> float: ...
+
+    def note(self, lane: "SimulatedLane", count: int) -> None: ...
+
+
+class Parcel:
+    """A queued frame: what is still to leave of it, and whose it is."""
+
+    __slots__ = ("collective", "echo", "left", "overtaken", "owner", "started", "views")
+
+    def __init__(self, views: list[bytes | memoryview], owner: Owner | None, collective: int) -> None:
+        self.views, self.owner, self.collective = views, owner, collective
+        self.left = sum(map(len, views))
+        self.started = False
+        self.echo: Parcel | None = None  # the same bytes once more
+        self.overtaken = 0  # by so many frames that were sent later
+
+    def take(self, count: int) -> bytes:
+        """The next bytes, as they are in memory now."""
+        whole = b"".join(self.views)
+        self.views = _after(self.views, count) if count < self.left else []
+        self.left -= count
+        self.started = True
+        return whole if not self.left else whole[:count]
+
+
+def _after(views: list[bytes | memoryview], count: int) -> list[bytes | memoryview]:
+    """What is left of some buffers after their first bytes; not a copy, it may still change."""
+    rest: list[bytes | memoryview] = []
+    for view in views:
+        if count < len(view):
+            rest.append(memoryview(view)[count:])
+        count = max(0, count - len(view))
+    return rest
+
+
+class SimulatedLane:
+    """One end of a connection. `other` is the end at the peer."""
+
+    __slots__ = (
+        "_chance",
+        "_clock",
+        "_departing",
+        "_ended",
+        "_finishing",
+        "_gone",
+        "_held",
+        "_holes",
+        "_host",
+        "_inbox",
+        "_last_arrival",
+        "_network",
+        "_next",
+        "_queue",
+        "_reader",
+        "_sealed",
+        "_unread",
+        "_weather",
+        "closed",
+        "damage",
+        "index",
+        "other",
+        "peer",
+        "rank",
+        "received",
+        "scratch",
+    )
+
+    other: "SimulatedLane"
+
+    def __init__(self, network: Around, rank: int, peer: int, index: int) -> None:
+        self.rank, self.peer, self.index = rank, peer, index
+        self.closed = False
+        self.received = 0  # bytes
+        self.damage: Damage | None = None  # of the next frame
+        scenario = network.scenario
+        self._network, self._clock, self._weather = network, network.clock, scenario.weather
+        self._chance, self._host = network.chance, network.hosts[rank]
+        self._queue: deque[Parcel] = deque()
+        self._departing = False  # a departure has been arranged
+        self._unread = 0  # bytes that have left here and were not read there
+        self._last_arrival = 0.0
+        self._finishing = False  # close when the queue is empty
+        self._gone = False  # this end was told of a reset, the other one will be when it sends
+        self._holes = 0  # nothing that is sent here arrives while there are any
+        self._held: list[Event] = []  # what waits for the end of the hole
+        self._inbox = bytearray()
+        self._ended = False  # nothing comes after the inbox
+        self.scratch = Scratch()
+        self._sealed, self._next = scenario.sealed, 0  # the number of the frame that leaves next
+        self._reader: FrameReader | None = None  # most lanes of a short life are never used
+
+    def _make_reader(self) -> FrameReader:
+        scenario = self._network.scenario
+        return FrameReader(
+            landing=self._landing,
+            arrived=self._arrived,
+            limit_bytes=scenario.segment_bytes if self.index else scenario.express_bytes,
+            staging_bytes=HEADER_BYTES if self.index else HEADER_BYTES + scenario.staging_bytes,
+            sealed=scenario.sealed,
+            numbered=scenario.sealed,
+        )
+
+    # -- sending
+
+    def send(self, header: bytes, payload: bytes | memoryview, owner: Owner | None, collective: int) -> None:
+        if self.closed:
+            return
+        if owner is not None and (self.rank, collective) in self._network.over:
+            self._network.report(f"rank {self.rank} sends memory of collective {collective}, which is over there")
+        waiting = bool(self._queue)
+        self._queue.append(Parcel([header, payload if owner is not None else bytes(payload)], owner, collective))
+        if self.damage is not None:
+            self._do_damage(self.damage)
+        if waiting or self._departing:
+            return
+        if self._chance() < self._weather.taken_at_once:
+            self._depart()
+        else:
+            self._depart_later()
+
+    def _depart_later(self) -> None:
+        if not self._departing:
+            self._departing = True
+            self._clock.call_later(self._network.delay(), self._depart)
+
+    def _depart(self) -> None:
+        """The kernel takes what it has room for."""
+        if self._host.frozen:
+            self._host.defer(self._depart)
+            return
+        self._departing = False
+        room = self._weather.capacity_bytes - self._unread
+        if self.closed or not self._queue or room <= 0:
+            return
+        parcel = self._queue[0]
+        if not parcel.started:
+            self._close_up(parcel)
+        self._transmit(parcel.take(min(room, self._piece_of(parcel.left))))
+        if not parcel.left:
+            self._queue.popleft()
+            if parcel.owner is not None:
+                parcel.owner.sent()
+        if self._queue:
+            self._depart_later()
+        elif self._finishing:
+            self.close()
+
+    def _close_up(self, parcel: Parcel) -> None:
+        """As a real lane does, it seals a frame when it begins to leave: until then it may be forgotten."""
+        if self._sealed and len(parcel.views) == 2:
+            header, payload = parcel.views
+            parcel.views = [seal(header, payload, self._next + parcel.overtaken), payload]
+            self._next += 1
+        if parcel.echo is not None:
+            parcel.echo.views = [b"".join(parcel.views)]
+
+    def _piece_of(self, count: int) -> int:
+        if self._weather.split and self._chance() < self._weather.split:
+            return 1 + int(self._chance() * (count - 1))
+        return count
+
+    def _transmit(self, data: bytes) -> None:
+        self._unread += len(data)
+        if self.damage is Damage.GARBLED:
+            self.damage, data = None, garbled(data, self._chance())
+        self._cross(partial(self.other._deliver, data))
+
+    def _cross(self, event: Event) -> None:
+        """Let something happen at the other end, after all that was sent before."""
+        if self._holes:
+            self._held.append(event)
+            return
+        self._last_arrival = max(self._last_arrival, self._clock.now + self._network.delay())
+        self._clock.call_at(self._last_arrival, event)
+
+    def forget(self, collective: int) -> None:
+        """As a real lane does: what has not begun to leave is taken back, the rest is copied."""
+        if self._reader is not None:
+            self._reader.divert(collective)
+        if not self._queue:
+            return
+        kept: deque[Parcel] = deque()
+        for parcel in self._queue:
+            if parcel.owner is not None and parcel.collective == collective:
+                if not parcel.started:
+                    continue
+                parcel.views, parcel.owner = [b"".join(parcel.views)], None
+            kept.append(parcel)
+        self._queue = kept
+
+    def owes(self, collective: int) -> bool:
+        """Memory of this collective's caller is still to be read here."""
+        queue = self._queue
+        return bool(queue) and any(parcel.owner is not None and parcel.collective == collective for parcel in queue)
+
+    # -- receiving
+
+    def _deliver(self, data: bytes) -> None:
+        self._network.note(self, len(data))
+        if self._gone:
+            self._cross(self.other.break_off)
+        if self.closed:
+            return
+        self._inbox += data
+        self.received += len(data)
+        if self._weather.drowsy and self._chance() < self._weather.drowsy:
+            self._clock.call_later(self._network.delay(), self._read)
+        else:
+            self._read()
+
+    def _deliver_end(self) -> None:
+        self._network.note(self, 0)
+        self._ended = True
+        self._read()
+
+    def _read(self) -> None:
+        if self._host.frozen:
+            self._host.defer(self._read)
+            return
+        inbox, reader = self._inbox, self._reader
+        if reader is None:
+            reader = self._reader = self._make_reader()
+        while inbox and not self.closed:
+            room = reader.room()
+            if not room:
+                return
+            count = _fill(room, inbox)
+            del inbox[:count]
+            self._cross_back(count)
+            self._try(partial(reader.received, count))
+        if self._ended:
+            self._lose(EOFError("it closed the connection"))
+
+    def _cross_back(self, count: int) -> None:
+        """So much was read. Though it takes no time, it cannot cross a hole."""
+        if self._holes:
+            self._held.append(partial(self.other._was_read, count))
+        else:
+            self.other._was_read(count)
+
+    def _was_read(self, count: int) -> None:
+        self._unread -= count
+        if self._queue:
+            self._depart_later()
+
+    def _try(self, step: Event) -> None:
+        """Of any exception a real lane makes a loss; here all but one are findings."""
+        try:
+            step()
+        except RemoteProtocolError as error:
+            self._lose(error)
+
+    def resume(self) -> None:
+        if not self.closed and self._reader is not None and self._reader.blocked:
+            self._try(self._reader.retry)
+            self._clock.call_later(0.0, self._read)
+
+    def _landing(self, header: Header) -> memoryview | None:
+        return self._network.dispatchers[self.rank].landing(self, header)
+
+    def _arrived(self, header: Header, payload: memoryview) -> None:
+        self._network.dispatchers[self.rank].arrived(self, header, payload)
+
+    # -- what may strike
+
+    def _do_damage(self, damage: Damage) -> None:
+        """To the frame that was queued last."""
+        last = self._queue[-1]
+        match damage:
+            case Damage.GARBLED:
+                return  # when it leaves
+            case Damage.REPEATED:
+                last.echo = Parcel([b"".join(last.views)], None, last.collective)
+                self._queue.append(last.echo)
+            case Damage.STALE:
+                old = stale(b"".join(last.views), sealed=self._sealed)
+                self._queue.insert(-1, Parcel([old], None, last.collective))
+            case Damage.SWAPPED:
+                if len(self._queue) == 1 or self._queue[-2].started:
+                    return  # it needs another one
+                before = self._queue[-2]
+                self._queue[-2], self._queue[-1] = last, before
+                last.overtaken, before.overtaken = 1, -1
+        self.damage = None
+
+    def open_hole(self) -> None:
+        self._holes += 1
+
+    def close_hole(self) -> None:
+        self._holes -= 1
+        if not self._holes:
+            held, self._held = self._held, []
+            for event in held:
+                self._cross(event)
+
+    @property
+    def is_open(self) -> bool:
+        """What is sent here arrives."""
+        return not self._holes and not self.closed
+
+    def knock(self) -> None:
+        """Send something that says nothing: who does not know of a reset learns of it."""
+        if self.other._gone and self.is_open:
+            self._clock.call_later(self._network.delay(), self.break_off)
+
+    def break_off(self) -> None:
+        """This end is told that the connection was reset. The other one finds out when it sends something."""
+        self._host.run(self._break_off)
+
+    def _break_off(self) -> None:
+        if not self.closed:
+            self.closed = self._gone = True
+            self._queue.clear()
+            self._network.dispatchers[self.rank].lost(self, ConnectionResetError("connection reset by peer"))
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Close when everything has left."""
+        self._finishing = True
+        if not self._queue:
+            self.close()
+
+    def close(self, *, abrupt: bool = False) -> None:
+        """An abrupt end overtakes what is on its way; any other comes after it."""
+        if self.closed:
+            return
+        self.closed = True
+        self._queue.clear()
+        if abrupt and not self._holes:
+            self._clock.call_later(self._network.delay(), self.other.break_off)
+        else:
+            self._cross(self.other.break_off if abrupt else self.other._deliver_end)
+
+    def _lose(self, reason: Exception) -> None:
+        if not self.closed:
+            self.close()
+            self._network.dispatchers[self.rank].lost(self, reason)
+
+
+def _fill(room: Sequence[memoryview], inbox: bytearray) -> int:
+    count = 0
+    if len(room) == 1:
+        count = min(len(inbox), len(room[0]))
+        room[0][:count] = inbox[:count]
+        return count
+    for place in room:
+        piece = inbox[count : count + len(place)]
+        place[: len(piece)] = piece
+        count += len(piece)
+    return count
+
+
+class SimulatedLink:
+    """All lanes from one rank to another."""
+
+    def __init__(self, lanes: Sequence[SimulatedLane], vital: SimulatedLane) -> None:
+        self.lanes, self.vital = lanes, vital
+        self.all_lanes = [*lanes, vital]
+
+    def send_express(self, header: bytes, payload: memoryview) -> None:
+        self.lanes[0].send(header, payload, None, 0)
+
+    def send_bulk(
+        self, header: bytes, payload: memoryview, *, stripe: int, owner: Owner | None, collective: int
+    ) -> None:
+        self.lanes[1 + stripe % (len(self.lanes) - 1)].send(header, payload, owner, collective)
+
+    def tell(self, frame: bytes) -> None:
+        self.lanes[0].send(frame[:HEADER_BYTES], frame[HEADER_BYTES:], None, 0)
+
+    def forget(self, collective: int) -> None:
+        for lane in self.lanes[1:]:
+            lane.forget(collective)

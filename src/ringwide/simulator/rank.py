@@ -1,0 +1,154 @@
+"""One rank of a simulated ring and its caller."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ringwide.collective.coder import Coder
+from ringwide.collective.collective import Collective
+from ringwide.collective.dispatch import Dispatcher
+from ringwide.collective.plan import Plan
+from ringwide.errors import PeerLost, RingwideError
+from ringwide.simulator.calling import Call
+from ringwide.simulator.faults import TIMEOUT_SECONDS
+from ringwide.simulator.memory import Material, Memory
+from ringwide.simulator.network import Network
+from ringwide.simulator.scenario import Scenario
+from ringwide.simulator.workshop import SimulatedWorkshop
+
+_LEAVE_SECONDS = 1.0
+
+
+class Surroundings(Protocol):
+    """What a rank needs of the life around it."""
+
+    scenario: Scenario
+    network: Network
+
+    def report(self, problem: str) -> None: ...
+
+    def material(self, index: int, call: Call) -> Material: ...
+
+    def plan(self, rank: int, call: Call) -> Plan: ...
+
+    def submitted(self, rank: int, index: int) -> None: ...
+
+    def check_ending(self, rank: int, index: int, memory: Memory, error: RingwideError | None) -> None: ...
+
+
+class Rank:
+    """Makes one call after the other, and may leave when all have ended."""
+
+    def __init__(self, life: Surroundings, rank: int) -> None:
+        scenario = life.scenario
+        self.rank, self.left, self.left_at = rank, False, 0.0
+        self.endings: dict[int, RingwideError | None] = {}
+        self.called_at: dict[int, float] = {}
+        self.ended_at: dict[int, float] = {}
+        self.gave_up_on: set[int] = set()
+        self.calls = scenario.calls_of(rank)
+        self._life, self._network, self._scenario = life, life.network, scenario
+        self.host = life.network.hosts[rank]
+        self._open: dict[int, tuple[Collective, Memory]] = {}
+        self.coder = _coder(scenario, rank, self.host.time)
+        self.workshop = SimulatedWorkshop(self.host, life.network.chance, scenario.weather.toil)
+        self.dispatcher = Dispatcher(
+            rank=rank,
+            links=life.network.links[rank],
+            clock=self.host,
+            timeout_seconds=TIMEOUT_SECONDS,
+            warn_after_seconds=TIMEOUT_SECONDS / 2,
+            coder=self.coder,
+            workshop=self.workshop,
+            epoch=scenario.epoch,
+        )
+
+    # -- calling
+
+    def call_later(self, index: int) -> None:
+        if index < len(self.calls):
+            pause = self._scenario.weather.pause * self._network.chance()
+            late = self._scenario.fault.lateness(self.rank, index)
+            self.host.call_later(pause + late, lambda: self._call(index))
+
+    def _call(self, index: int) -> None:
+        call = self.calls[index]
+        memory = Memory(self._life.material(index, call), self.rank, saves=self._network.chance() < 0.5)
+        self.called_at[index] = self.host.time()
+        if self._scenario.fault.skips(self.rank, index):
+            self.gave_up_on.add(index)
+            self.dispatcher.skip("its caller was cancelled before its turn came")
+            self._ended(index, memory, None)
+        else:
+            self._submit(index, call, memory)
+        self._life.submitted(self.rank, index)
+        if not call.awaited:
+            self.call_later(index + 1)
+
+    def _submit(self, index: int, call: Call, memory: Memory) -> None:
+        plan = self._life.plan(self.rank, call)
+        try:
+            collective = self.dispatcher.submit(plan, memory.numbers, lambda error: self._ended(index, memory, error))
+        except RingwideError as error:
+            self._ended(index, memory, error)
+            return
+        if index not in self.endings:
+            self._open[index] = collective, memory
+
+    def _ended(self, index: int, memory: Memory, error: RingwideError | None) -> None:
+        if index in self.endings:
+            self._life.report(f"rank {self.rank}: call {index} ended twice")
+        self.endings[index], self.ended_at[index] = error, self.host.time()
+        self._open.pop(index, None)
+        self._life.check_ending(self.rank, index, memory, error)
+        memory.spoil()
+        if self.calls[index].awaited:
+            self.call_later(index + 1)
+        if len(self.endings) == len(self.calls) and self._leaves():
+            self.host.call_later(self._scenario.weather.pause * self._network.chance(), self.leave)
+
+    def _leaves(self) -> bool:
+        lost = any(isinstance(error, PeerLost) for error in self.endings.values())
+        return self._scenario.leaves(self.rank) or (self._scenario.resigning and lost)
+
+    # -- what may strike
+
+    def give_up(self, index: int | None = None) -> None:
+        """The caller is cancelled in this call, or in the last one that it has made."""
+        index = max(self._open, default=-1) if index is None else index
+        if index in self._open:
+            collective, memory = self._open[index]
+            self.gave_up_on.add(index)
+            self.dispatcher.abort(collective, "its caller was cancelled", leaving=self._network.chance() < 0.3)
+            self._ended(index, memory, None)
+
+    def die(self, *, abrupt: bool) -> None:
+        if not self.left:
+            self.host.alive = False
+            for lane in self._network.lanes_of(self.rank):
+                lane.close(abrupt=abrupt)
+
+    def leave(self) -> None:
+        self.left, self.left_at = True, self.host.time()
+        self.dispatcher.say_goodbye("it is done")
+        for lane in self._network.lanes_of(self.rank):
+            lane.finish()
+        self.host.call_later(_LEAVE_SECONDS, self._hang_up)
+
+    def _hang_up(self) -> None:
+        for lane in self._network.lanes_of(self.rank):
+            lane.close()
+
+
+def _coder(scenario: Scenario, rank: int, time: Callable[[], float]) -> Coder | None:
+    coding = scenario.coding
+    if coding.codec == "none":
+        return None
+    return Coder(
+        rank=rank,
+        codecs=coding.codecs(),
+        auto=coding.codec == "auto",
+        allow_lossy=coding.lossy,
+        threshold_bytes=coding.threshold_bytes,
+        error_feedback=coding.feedback,
+        time=time,
+    )

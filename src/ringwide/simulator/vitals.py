@@ -1,0 +1,93 @@
+"""Signs of life on the virtual clock: what `Liveness` would know, without its threads and its bytes."""
+
+from collections.abc import Callable, Sequence
+
+from ringwide.simulator.faults import SUSPECT_SECONDS
+from ringwide.simulator.network import Network
+
+BEAT_SECONDS = SUSPECT_SECONDS / 5
+
+OnSilent = Callable[[Sequence[int], float], None]
+
+
+class SimulatedVitals:
+    """What one rank hears of the others while it waits: each at a time of its own, shortly before it is looked at."""
+
+    def __init__(
+        self, rank: int, network: Network, all_vitals: "Sequence[SimulatedVitals]", on_silent: OnSilent
+    ) -> None:
+        self._rank, self._network, self._on_silent = rank, network, on_silent
+        self._all, self._host = all_vitals, network.hosts[rank]
+        self._links = network.links[rank]
+        self._heard_at = dict.fromkeys(self._links, 0.0)
+        self._called = dict.fromkeys(self._links, 0)
+        self._received = dict.fromkeys(self._links, 0)
+        self.watching = False
+        self._awaited_beats = 0
+        self._due = 0.0
+
+    # -- from the dispatcher
+
+    def watch(self, collective: int, quiet_seconds: float, /) -> None:
+        if self.watching:
+            return
+        self.watching = True
+        now = self._host.time()
+        for peer, heard_at in self._heard_at.items():
+            self._heard_at[peer] = max(heard_at, now - quiet_seconds)
+        self._due = now
+        self._awaited_beats += 1
+        self._beat(self._awaited_beats)
+
+    def rest(self) -> None:
+        self.watching = False
+
+    def called(self, peer: int, /) -> int:
+        return self._called[peer]
+
+    # -- while it is watched
+
+    def _beat(self, number: int) -> None:
+        if not self.watching or number != self._awaited_beats:
+            return  # one that was stopped meanwhile
+        now = self._host.time()
+        if now - self._due > BEAT_SECONDS:
+            self._forgive(now - self._due)
+        self._listen(now)
+        self._report(now)
+        self._due = min([now + BEAT_SECONDS, *(self._heard_at[peer] + SUSPECT_SECONDS for peer in self._living())])
+        self._host.call_at(self._due, lambda: self._beat(number))
+
+    def _forgive(self, seconds: float) -> None:
+        """This rank itself was frozen."""
+        for peer in self._heard_at:
+            self._heard_at[peer] += seconds
+
+    def _listen(self, now: float) -> None:
+        for peer in self._living():
+            self._links[peer].vital.knock()
+            received = sum(lane.received for lane in self._links[peer].lanes)
+            if self._answers(peer) or received != self._received[peer]:
+                self._heard_at[peer] = max(self._heard_at[peer], now - self._network.delay())
+            if self._answers(peer):
+                self._called[peer] = self._network.dispatchers[peer].called
+            self._received[peer] = received
+
+    def _answers(self, peer: int) -> bool:
+        """It hears our questions and we hear its answers, or it has questions of its own."""
+        ours = self._links[peer].vital
+        asked = ours.is_open or self._all[peer].watching
+        return asked and ours.other.is_open and not self._network.hosts[peer].frozen
+
+    def _report(self, now: float) -> None:
+        """With the first one that is due, all of whom as little was heard: perhaps it is us who are cut off."""
+        quiet = {peer: now - self._heard_at[peer] for peer in self._living()}
+        if not quiet or now < min(self._heard_at[peer] for peer in quiet) + SUSPECT_SECONDS:
+            return
+        silent = [peer for peer, seconds in quiet.items() if seconds >= SUSPECT_SECONDS - 2 * BEAT_SECONDS]
+        for peer in silent:
+            self._heard_at[peer] = now
+        self._on_silent(silent, SUSPECT_SECONDS)
+
+    def _living(self) -> list[int]:
+        return [peer for peer, link in self._links.items() if not link.vital.closed]
