@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo forerunner test check format faults bench clean
+.PHONY: help setup demo forerunner test check format faults soak bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ format: $(READY) ## rewrite the sources in the house format
 
 faults: $(READY) ## ranks are killed, frozen, cut off, slowed down, their frames damaged: all counts, one table (an hour)
 	$(RUN) -m tests.faults
+
+soak: $(READY) ## a million small collectives, with memory, descriptors, threads and tasks over time
+	$(RUN) -m tests.faults.soak
 
 bench: $(READY) ## all-reduce beside gloo, interleaved, on this machine
 	$(RUN) -m bench

@@ -7,15 +7,14 @@ import argparse
 import sys
 
 from tests.faults.playing import play_rows
-from tests.faults.rows import differing, frozen, killed, leaving, silent, slow
+from tests.faults.programme import ROWS
+from tests.faults.simulated import SEEDS, simulated
 from tests.faults.table import table
-
-ROWS = {row.name: row for row in (killed.ROW, frozen.ROW, *silent.ROWS, *slow.ROWS, *differing.ROWS, *leaving.ROWS)}
 
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"by default all of {', '.join(ROWS)}")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"by default all: {', '.join(ROWS)}, and the simulator")
     parser.add_argument("--runs", type=int, metavar="N", help="how many of each (default: as the row says)")
     parser.add_argument("--jobs", type=int, metavar="N", help="how many at a time (default: as the row says)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of all chance (default: 0)")
@@ -24,6 +23,8 @@ def main(words: list[str]) -> int:
         parser.error(f"{', '.join(unknown)}: the rows are {', '.join(ROWS)}")
     rows = [ROWS[name] for name in options.rows or ROWS]
     tallies = play_rows(rows, runs=options.runs, jobs=options.jobs, seed=options.seed)
+    if not options.rows:
+        tallies.append(simulated(options.runs or SEEDS, first=options.seed))
     print(table(tallies))
     return 0 if all(tally.met for tally in tallies) else 1
 

@@ -146,7 +146,7 @@ class Crew:
     def _open_nursery(self) -> None:
         self._requests, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._requests.setblocking(False)
-        command = [sys.executable, "-m", "tests.faults.nursery", str(its_end.fileno())]
+        command = [sys.executable, "-W", "error", "-m", "tests.faults.nursery", str(its_end.fileno())]
         descriptors = [its_end.fileno()]
         self._nursery = subprocess.Popen(command, cwd=ROOT, pass_fds=descriptors, start_new_session=True)
         its_end.close()

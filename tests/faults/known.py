@@ -27,14 +27,14 @@ def fill(numbers: Any, rank: int, weight: int) -> None:
     np.add(same_for_all, numbers.dtype.type(2**rank * weight), out=numbers)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def digest_of_input(rank: int, count: int, weight: int, dtype: str) -> str:
     numbers = np.empty(count, dtype)
     fill(numbers, rank, weight)
     return digest(numbers)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def digest_of_sum(members: Sequence[int], count: int, weight: int, dtype: str) -> str:
     exact = np.multiply(pattern(count, dtype), np.dtype(dtype).type(len(members)))
     exact += np.dtype(dtype).type(sum(2**rank for rank in members) * weight)

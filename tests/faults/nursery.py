@@ -5,6 +5,7 @@ with this process, and this process ends when the harness does.
 """
 
 import array
+import gc
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ ringwide.join  # noqa: B018 - imported now, once for all
 
 def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a child of a terminal: Ctrl-C is for the harness
+    gc.freeze()  # what all children share need not be looked through by each
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children leave nothing to wait for
     with socket.socket(fileno=descriptor) as requests:
         while received := _received(requests):
@@ -54,6 +56,8 @@ def _fork(requests: socket.socket, words: dict[str, Any], control: socket.socket
         signal.signal(signal.SIGINT, signal.default_int_handler)
         rank.live(control, Path(words["book"]), words["loop"])
         code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
     except BaseException:
         sys.excepthook(*sys.exc_info())
         code = 1

@@ -23,7 +23,7 @@ SLOW_PIECE_BYTES = 16 * 1024
 LATE_PIECES = 256
 BUFFER_BYTES = 256 * 1024
 """Of the proxy's sockets: small, so that it does not hide how much is stuck."""
-_NO_LINGER = struct.pack("ii", 1, 0)
+NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Fault(Protocol):
@@ -183,7 +183,7 @@ class Network:
         """End the connections between two ranks as a router would that has forgotten them."""
         for way in self.ways(sender, receiver):
             for sock in (way.source, way.target):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
                 with suppress(OSError):
                     sock.shutdown(socket.SHUT_RD)
 
@@ -222,7 +222,12 @@ class Network:
                 self._ways -= {there, back}
 
     def _who(self, port: int, listener: socket.socket) -> int | None:
-        """Which rank dials, whatever it says: the process that has the other end of this connection."""
+        """Which rank dials, whatever it says: the process that has the other end of this connection.
+
+        To look takes milliseconds. Frames are damaged in thousands of rings, and wherever they are.
+        """
+        if self._split is not None:
+            return None  # nobody asks
         inode = _inode_of(port, listener.getsockname()[1])
         found = [rank for rank, pid in enumerate(self._pids) if inode and _has_socket(pid, inode)]
         return found[0] if found else None

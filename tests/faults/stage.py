@@ -26,6 +26,7 @@ class Cast:
 
     def __init__(self, name: str, members: Sequence[Member], run: Run, network: Network | None) -> None:
         self.name, self.members, self.run, self.network = name, members, run, network
+        self.ports: list[int] = []  # on which the ranks listen
         self.gone: set[int] = set()  # ranks that were killed, or that went by themselves
         self._calls = 0
 
@@ -126,6 +127,7 @@ class Stage:
         ports = self._take_ports(size)
         listening = [f"{LOOPBACK}:{port}" for port in ports]
         cast, fit = Cast(name, members, run, network), False
+        cast.ports = ports
         try:
             addresses = listening if network is None else await network.open(listening, [one.pid for one in members])
             await cast.join(addresses, listening, settings)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tests.faults.outcome import Tally
+from tests.faults.outcome import ERROR, Bar, Tally
 
 HEADINGS = ("row", "runs", "good", "p50", "p99", "max", "bar", "")
 
@@ -17,9 +17,14 @@ def table(tallies: Sequence[Tally]) -> str:
 
 def _row(tally: Tally) -> tuple[str, ...]:
     times = [_seconds(tally.quantile(share)) for share in (0.5, 0.99, 1)] if tally.times() else ["", "", ""]
-    bar = ", ".join(map(str, tally.bars))
+    bar = ", ".join(_bar(bar, tally) for bar in tally.bars)
     verdict = "met" if tally.met else "kept, but late" if tally.kept else "BROKEN"
-    return (tally.name, str(len(tally.runs)), str(tally.good), *times, bar, verdict)
+    return (tally.name, str(tally.count), str(tally.good), *times, bar, verdict)
+
+
+def _bar(bar: Bar, tally: Tally) -> str:
+    """What is not in the columns before it is said here."""
+    return str(bar) if bar.of == ERROR else f"{bar} ({tally.quantile(bar.share, bar.of):.2f})"
 
 
 def _seconds(seconds: float) -> str:

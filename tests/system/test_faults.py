@@ -13,10 +13,11 @@ import uvloop
 from tests.faults import checker
 from tests.faults.history import RETURNED, Entry
 from tests.faults.known import digest_of_input, digest_of_sum
-from tests.faults.outcome import Tally
+from tests.faults.outcome import Run, Tally
 from tests.faults.playing import opened_stage, play_row
-from tests.faults.rows import differing, frozen, killed, leaving, silent, slow
+from tests.faults.programme import ROWS
 from tests.faults.rows.row import Row, Terms
+from tests.faults.soak import soak
 
 pytestmark = pytest.mark.system
 
@@ -25,10 +26,15 @@ SHORT = Terms(
     warn_after_seconds=0.3,
     timeout_seconds=0.8,
     step_seconds=1.2,
-    megabytes=8,
+    megabytes=4,
     sizes=(2, 4),
+    damaged_frames=20,
+    strangers=40,
+    window_seconds=0.3,
 )
-ROWS = (killed.ROW, frozen.ROW, *silent.ROWS, *slow.ROWS[1:], *differing.ROWS, *leaving.ROWS)
+SOAKED = 2500
+RUNS = {"strangers": 1, "strangers-open": 0, "slow-bandwidth": 0}
+"""Where two are too many: strangers stay for seconds, and a slow link takes its time."""
 
 
 class Theatre:
@@ -40,6 +46,11 @@ class Theatre:
     def play(self, row: Row, **options: Any) -> Tally:
         return self._runner.run(play_row(self._stage, row, terms=SHORT, **options))
 
+    def soak(self, collectives: int) -> Run:
+        run = Run()
+        self._runner.run(soak(self._stage, run, collectives=collectives))
+        return run
+
 
 @pytest.fixture(scope="module")
 def theatre() -> Iterator[Theatre]:
@@ -49,11 +60,16 @@ def theatre() -> Iterator[Theatre]:
         runner.run(opening.__aexit__(None, None, None))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_few_runs_of(row: Row, theatre: Theatre) -> None:
-    tally = theatre.play(row, runs=3, jobs=3)
+@pytest.mark.parametrize("name", [name for name in ROWS if RUNS.get(name, 2)])
+def test_a_few_runs_of(name: str, theatre: Theatre) -> None:
+    runs = RUNS.get(name, 2)
+    tally = theatre.play(ROWS[name], runs=runs, jobs=runs)
     assert tally.complaints == []
-    assert len(tally.runs) == 3
+    assert tally.count == runs
+
+
+def test_many_small_collectives_leave_everything_as_it_was(theatre: Theatre) -> None:
+    assert theatre.soak(SOAKED).complaints == []
 
 
 # -- the checker itself

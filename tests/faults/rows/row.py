@@ -21,6 +21,9 @@ class Terms:
     step_seconds: float = 3.0
     megabytes: int = 64
     sizes: tuple[int, ...] = (2, 3, 4, 8)
+    damaged_frames: int = 100  # of one run
+    strangers: int = 10_000
+    window_seconds: float = 5.0  # with strangers, and without them
 
 
 Play = Callable[[Stage, Run, random.Random, Terms], Awaitable[None]]
