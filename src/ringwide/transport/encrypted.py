@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ringwide.errors import ConfigError, CorruptFrame
 from ringwide.protocol.frame import HEADER_BYTES
-from ringwide.transport.outbox import PIECE_BYTES, Outbox
+from ringwide.transport.outbox import PIECE_BYTES, SMALL_BYTES, Outbox
 from ringwide.transport.wire import Views
 
 if TYPE_CHECKING:
@@ -47,9 +47,11 @@ class EncryptedWire:
     def __init__(self, sock: Socket, send_key: bytes, receive_key: bytes) -> None:
         if send_key == receive_key:
             raise ValueError("one key for both directions: the same nonces would be used twice")
+        self._sending, self._receiving = cipher(send_key), cipher(receive_key)
+        self._invalid = _invalid_tag()
         self.socket = sock
         self._outbox = Outbox(sock)
-        self._encrypt, self._decrypt = cipher(send_key).encrypt, cipher(receive_key).decrypt
+        self._large = memoryview(b"")  # where large records are made, one after the other
         self._sent = self._opened = 0  # records
         self._box = memoryview(bytearray(_FIRST_BOX_BYTES))  # what has come and is not opened: from _start to _end
         self._start = self._end = 0
@@ -67,11 +69,17 @@ class EncryptedWire:
     def flush(self) -> None:
         self._outbox.flush()
 
-    def _enclose(self, plaintext: memoryview | bytes) -> bytes:
-        length = _LENGTH.pack(len(plaintext))
-        nonce = _nonce(self._sent)
+    def _enclose(self, plaintext: memoryview | bytes) -> memoryview | bytes:
+        length, nonce = _LENGTH.pack(len(plaintext)), _nonce(self._sent)
         self._sent += 1
-        return length + self._encrypt(nonce, plaintext, length)
+        if len(plaintext) <= SMALL_BYTES:
+            return length + self._sending.encrypt(nonce, plaintext, length)
+        if not self._large:
+            self._large = memoryview(bytearray(_LENGTH.size + RECORD_LIMIT_BYTES + TAG_BYTES))
+        record = self._large[: _LENGTH.size + len(plaintext) + TAG_BYTES]
+        record[: _LENGTH.size] = length
+        self._sending.encrypt_into(nonce, plaintext, length, record[_LENGTH.size :])
+        return record
 
     # -- receiving
 
@@ -80,17 +88,17 @@ class EncryptedWire:
         return bool(self._plaintext) or 0 < self._record_bytes() <= self._end - self._start
 
     def receive(self, room: Sequence[memoryview]) -> int:
-        while not self._plaintext:
+        if self._plaintext:
+            return self._hand_over(room)
+        while True:
             needed = self._record_bytes()
             if 0 < needed <= self._end - self._start:
-                self._open(needed)
-                continue
+                return self._open(self._record(needed), room)
             self._make_place_for(needed or _LENGTH.size)
             count = self.socket.recv_into(self._box[self._end :])
             if count == 0:
                 return 0
             self._end += count
-        return self._hand_over(room)
 
     def _record_bytes(self) -> int:
         """How long the next record is, with its length and tag; 0: that is not known yet.
@@ -102,26 +110,33 @@ class EncryptedWire:
         (length,) = _LENGTH.unpack_from(self._box, self._start)
         return _LENGTH.size + (length + TAG_BYTES if 0 < length <= RECORD_LIMIT_BYTES else 0)
 
-    def _open(self, nbytes: int) -> None:
-        if nbytes == _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._box, self._start)
-            raise CorruptFrame(f"an encrypted record claims {length} bytes, it must have 1 to {RECORD_LIMIT_BYTES}")
+    def _record(self, nbytes: int) -> memoryview:
+        """Take the next record out of the box."""
         record = self._box[self._start : self._start + nbytes]
-        self._plaintext = memoryview(self._opened_bytes(record))
-        self._opened += 1
+        if nbytes == _LENGTH.size:
+            (length,) = _LENGTH.unpack(record)
+            raise CorruptFrame(f"an encrypted record claims {length} bytes, it must have 1 to {RECORD_LIMIT_BYTES}")
         self._start += nbytes
         if self._start == self._end:
             self._start = self._end = 0
+        return record
 
-    def _opened_bytes(self, record: memoryview) -> bytes:
-        from cryptography.exceptions import InvalidTag
-
+    def _open(self, record: memoryview, room: Sequence[memoryview]) -> int:
+        """Straight to where it goes, if it fits there as a whole."""
+        nonce, length, enclosed = _nonce(self._opened), record[: _LENGTH.size], record[_LENGTH.size :]
+        nbytes = len(enclosed) - TAG_BYTES
         try:
-            return self._decrypt(_nonce(self._opened), record[_LENGTH.size :], record[: _LENGTH.size])
-        except InvalidTag as error:
+            if nbytes <= len(room[0]):
+                count = self._receiving.decrypt_into(nonce, enclosed, length, room[0][:nbytes])
+            else:
+                self._plaintext = memoryview(self._receiving.decrypt(nonce, enclosed, length))
+                count = self._hand_over(room)
+        except self._invalid as error:
             raise CorruptFrame(
                 f"encrypted record {self._opened} does not open: it was damaged, left out, repeated or swapped"
             ) from error
+        self._opened += 1
+        return count
 
     def _make_place_for(self, nbytes: int) -> None:
         if self._start + nbytes <= len(self._box):
@@ -145,6 +160,12 @@ class EncryptedWire:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def _invalid_tag() -> type[Exception]:
+    from cryptography.exceptions import InvalidTag
+
+    return InvalidTag
 
 
 def _nonce(number: int) -> bytes:

@@ -9,14 +9,17 @@ from ringwide.transport.wire import Views
 
 PIECE_BYTES = 256 * 1024
 """So much is enclosed and handed over at once: the peer opens the first piece while we enclose the next."""
-_TOGETHER_BYTES = 16 * 1024
+SMALL_BYTES = 16 * 1024
 """A frame up to this size is copied together rather than enclosed in two pieces."""
 
-Enclose = Callable[[memoryview | bytes], bytes]
+Enclose = Callable[[memoryview | bytes], memoryview | bytes]
 
 
 class Outbox:
-    """Encloses what is to be sent, piece by piece, for as long as the kernel takes it."""
+    """Encloses what is to be sent, piece by piece, for as long as the kernel takes it.
+
+    There is never more than one large piece in it, so that `enclose` may make all of them in the same memory.
+    """
 
     __slots__ = ("_socket", "_waiting")
 
@@ -27,7 +30,7 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def put(self, enclosed: bytes) -> None:
+    def put(self, enclosed: memoryview | bytes) -> None:
         self._waiting.append(memoryview(enclosed))
 
     def send(self, views: Views, enclose: Enclose) -> int:
@@ -39,7 +42,7 @@ class Outbox:
         for piece in _pieces(views):
             self.put(enclose(piece))
             taken += len(piece)
-            if len(piece) > _TOGETHER_BYTES:
+            if len(piece) > SMALL_BYTES:
                 self.flush()
                 if self._waiting:
                     return taken
@@ -61,7 +64,7 @@ class Outbox:
 
 
 def _pieces(views: Views) -> Iterator[memoryview | bytes]:
-    if sum(map(len, views)) <= _TOGETHER_BYTES:
+    if sum(map(len, views)) <= SMALL_BYTES:
         return iter((b"".join(views),))
     return chain.from_iterable(
         (memoryview(view)[start : start + PIECE_BYTES] for start in range(0, len(view), PIECE_BYTES)) for view in views
