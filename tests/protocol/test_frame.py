@@ -157,6 +157,14 @@ def test_changed_bytes_of_a_payload_are_noticed(payload: bytes, data: st.DataObj
 FIELDS = ("bucket", "hop", "epoch", "segment", "collective", "fingerprint")
 
 
+@pytest.mark.parametrize("at", range(HEADER_BYTES))
+def test_damage_in_a_header_is_noticed_before_its_payload_has_come(at: int) -> None:
+    damaged = bytearray(SEALED[:HEADER_BYTES])
+    damaged[at] ^= 0x10
+    with pytest.raises(CorruptFrame, match="a header was damaged on its way"):
+        unpack(damaged, limit_bytes=LIMIT, sealed=True)
+
+
 def test_a_damaged_length_is_not_believed() -> None:
     """It would be refused as too long; but that it is damaged comes first, whatever it claims."""
     damaged = bytearray(SEALED)

@@ -239,6 +239,12 @@ def test_without_the_package_a_sentence_says_what_to_install(monkeypatch: pytest
         EncryptedWire(here, ONE, OTHER)
 
 
+def test_an_old_version_of_the_package_is_refused_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cryptography.hazmat.primitives.ciphers.aead.AESGCM", object)
+    with tcp_pair() as (here, _), pytest.raises(ConfigError, match="version 47 of cryptography or newer"):
+        EncryptedWire(here, ONE, OTHER)
+
+
 def test_keys_that_would_use_a_nonce_twice_or_are_too_short_are_a_mistake() -> None:
     with tcp_pair() as (here, _):
         with pytest.raises(ValueError, match="one key for both directions"):

@@ -34,6 +34,8 @@ def cipher(key: bytes) -> "AESGCM":
         raise ConfigError(
             "encrypt: true needs the package cryptography, which is not installed: pip install 'ringwide[secure]'"
         ) from error
+    if not hasattr(AESGCM, "decrypt_into"):
+        raise ConfigError("encrypt: true needs version 47 of cryptography or newer: pip install 'ringwide[secure]'")
     if len(key) != KEY_BYTES:
         raise ValueError(f"a key of {len(key)} bytes, it must have {KEY_BYTES}")
     return AESGCM(key)
@@ -103,7 +105,7 @@ class EncryptedWire:
     def _record_bytes(self) -> int:
         """How long the next record is, with its length and tag; 0: that is not known yet.
 
-        With an impossible length it ends there: nothing more is waited for, and `_open` refuses it.
+        With an impossible length it ends there: nothing more is waited for, and `_record` refuses it.
         """
         if self._end - self._start < _LENGTH.size:
             return 0
