@@ -111,6 +111,8 @@ def _first(chance: Random, size: int, calls: tuple[Call, ...], weather: Weather,
     kind = chance.choice(_ODDS)
     call = chance.randrange(len(calls))
     delay = chance.random() ** 2 * (2 * size * (weather.latency + weather.toil) + weather.pause)  # mostly in time
+    if kind is FaultKind.DAMAGE:
+        delay *= 0.2  # there must be frames to come
     other = calls[call]
     while kind is FaultKind.MISMATCH and other.request == calls[call].request:
         other = call_by(chance, size, coding)

@@ -26,6 +26,8 @@ from ringwide.simulator.host import Event, Host
 from ringwide.simulator.scenario import Scenario
 from ringwide.transport.scratch import Scratch
 
+_LONG_PAUSE = 20
+
 
 class Around(Protocol):
     """What a lane needs of the network around it."""
@@ -46,7 +48,7 @@ class Around(Protocol):
 class Parcel:
     """A queued frame: what is still to leave of it, and whose it is."""
 
-    __slots__ = ("collective", "echo", "left", "overtaken", "owner", "started", "views")
+    __slots__ = ("collective", "echo", "left", "overtaken", "owner", "pause", "started", "views")
 
     def __init__(self, views: list[bytes | memoryview], owner: Owner | None, collective: int) -> None:
         self.views, self.owner, self.collective = views, owner, collective
@@ -54,6 +56,7 @@ class Parcel:
         self.started = False
         self.echo: Parcel | None = None  # the same bytes once more
         self.overtaken = 0  # by so many frames that were sent later
+        self.pause = 0.0  # so long nothing comes after it
 
     def take(self, count: int) -> bytes:
         """The next bytes, as they are in memory now."""
@@ -179,6 +182,7 @@ class SimulatedLane:
         self._transmit(parcel.take(min(room, self._piece_of(parcel.left))))
         if not parcel.left:
             self._queue.popleft()
+            self._last_arrival += parcel.pause
             if parcel.owner is not None:
                 parcel.owner.sent()
         if self._queue:
@@ -203,7 +207,7 @@ class SimulatedLane:
     def _transmit(self, data: bytes) -> None:
         self._unread += len(data)
         if self.damage is Damage.GARBLED:
-            self.damage, data = None, garbled(data, self._chance())
+            self.damage, data = None, garbled(data, 1 - self._chance() ** 3)  # seldom in the header
         self._cross(partial(self.other._deliver, data))
 
     def _cross(self, event: Event) -> None:
@@ -304,6 +308,10 @@ class SimulatedLane:
 
     # -- what may strike
 
+    @property
+    def used(self) -> bool:
+        return bool(self._queue) or self._last_arrival > 0.0
+
     def _do_damage(self, damage: Damage) -> None:
         """To the frame that was queued last."""
         last = self._queue[-1]
@@ -314,8 +322,9 @@ class SimulatedLane:
                 last.echo = Parcel([b"".join(last.views)], None, last.collective)
                 self._queue.append(last.echo)
             case Damage.STALE:
-                old = stale(b"".join(last.views), sealed=self._sealed)
-                self._queue.insert(-1, Parcel([old], None, last.collective))
+                old = Parcel([stale(b"".join(last.views), sealed=self._sealed)], None, last.collective)
+                old.pause = _LONG_PAUSE * self._weather.latency  # enough to be believed, if anybody would
+                self._queue.insert(-1, old)
             case Damage.SWAPPED:
                 if len(self._queue) == 1 or self._queue[-2].started:
                     return  # it needs another one

@@ -98,7 +98,7 @@ def scenario_of(seed: int) -> Scenario:
         faults=faults,
         weather=weather,
         parting=chance.random() < 0.4,
-        resigning=chance.random() < 0.8,
+        resigning=chance.random() < 0.6,
     )
 
 

@@ -7,6 +7,9 @@ from ringwide.simulator.faults import Fault, FaultKind
 from ringwide.simulator.lane import SimulatedLane
 from ringwide.simulator.network import Network
 
+_EXPRESS_SHARE = 0.5
+"""Of resets of a single lane: without the express lane it is hardest to hear of them."""
+
 
 def strike(network: Network, fault: Fault) -> None:
     """Let a fault of connections or of hosts happen now."""
@@ -19,12 +22,16 @@ def strike(network: Network, fault: Fault) -> None:
             _freeze(network, fault)
         case FaultKind.DAMAGE:
             lanes = network.links[fault.rank][fault.peer].lanes
-            lanes[int(network.chance() * len(lanes))].damage = fault.damage
+            used = [lane for lane in lanes if lane.used] or lanes
+            used[int(network.chance() * len(used))].damage = fault.damage
 
 
 def _reset(network: Network, fault: Fault) -> None:
     lanes = network.links[fault.rank][fault.peer].all_lanes
-    for lane in lanes if fault.wide else [lanes[int(network.chance() * len(lanes))]]:
+    if not fault.wide:
+        express = network.chance() < _EXPRESS_SHARE
+        lanes = lanes[:1] if express else [lanes[int(network.chance() * len(lanes))]]
+    for lane in lanes:
         if fault.inward:
             network.clock.call_later(network.delay(), lane.break_off)
         if fault.outward:

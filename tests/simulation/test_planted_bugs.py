@@ -1,0 +1,174 @@
+"""The simulator sees: bugs planted in the real machinery are found, each within a few hundred seeds."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ringwide.collective.coded import CodedOperation
+from ringwide.collective.dispatch import Dispatcher
+from ringwide.collective.operation import Operation
+from ringwide.collective.originals import Originals
+from ringwide.collective.parting import Parting
+from ringwide.protocol import stream
+from ringwide.protocol.frame import Header, Kind
+from ringwide.simulator import simulate
+from ringwide.simulator.faults import Damage, FaultKind
+from ringwide.simulator.scenario import Scenario, scenario_of
+
+MOST_SEEDS = 6000
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+Likely = Callable[[Scenario], bool]
+
+
+def found(likely: Likely) -> str:
+    """The first problem of a seed that is likely to show one."""
+    for seed in range(MOST_SEEDS):
+        if likely(scenario_of(seed)) and (problems := simulate(seed).problems):
+            return problems[0]
+    return ""
+
+
+def strikes(*kinds: FaultKind, least: int = 2) -> Likely:
+    """Nothing else goes wrong, in a ring of at least so many ranks."""
+
+    def likely(scenario: Scenario) -> bool:
+        return len(scenario.faults) == 1 and scenario.fault.kind in kinds and scenario.size >= least
+
+    return likely
+
+
+def old_epoch(scenario: Scenario) -> bool:
+    fault = scenario.fault
+    return strikes(FaultKind.DAMAGE)(scenario) and fault.damage is Damage.STALE and not scenario.sealed
+
+
+def garbled(scenario: Scenario) -> bool:
+    return strikes(FaultKind.DAMAGE)(scenario) and scenario.fault.garbles
+
+
+def one_sided_reset(scenario: Scenario) -> bool:
+    fault = scenario.fault
+    return strikes(FaultKind.RESET, least=3)(scenario) and fault.outward != fault.inward
+
+
+def lasting(scenario: Scenario) -> bool:
+    return strikes(FaultKind.FREEZE, FaultKind.HOLE)(scenario) and scenario.fault.lasts > 1
+
+
+# The bugs
+
+
+def accept_any_epoch(plant: pytest.MonkeyPatch) -> None:
+    def believing(method: Callable[..., Any]) -> Callable[..., Any]:
+        def believe(self: Dispatcher, lane: Any, header: Header, *rest: Any) -> Any:
+            return method(self, lane, header._replace(epoch=self._epoch), *rest)
+
+        return believe
+
+    plant.setattr(Dispatcher, "landing", believing(Dispatcher.landing))
+    plant.setattr(Dispatcher, "arrived", believing(Dispatcher.arrived))
+
+
+def forget_to_restore(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(Originals, "put_back", lambda self: None)
+
+
+def return_before_all_has_left(plant: pytest.MonkeyPatch) -> None:
+    def check_done(self: Operation) -> None:
+        if self._machine.done and not self.done:
+            self.done = True
+            self._on_done()
+
+    plant.setattr(Operation, "_check_done", check_done)
+
+
+def ignore_losses_that_others_tell(plant: pytest.MonkeyPatch) -> None:
+    hear = Dispatcher.arrived
+
+    def deaf(self: Dispatcher, lane: Any, header: Header, payload: memoryview) -> None:
+        if header.kind != Kind.LOST:
+            hear(self, lane, header, payload)
+
+    plant.setattr(Dispatcher, "arrived", deaf)
+
+
+def keep_losses_to_oneself(plant: pytest.MonkeyPatch) -> None:
+    """Who hears of a loss from another does not pass it on."""
+    hear = Parting.hear_of_loss
+
+    def hear_quietly(self: Parting, peer: int, words: str) -> None:
+        with pytest.MonkeyPatch.context() as quiet:
+            quiet.setattr(self, "_tell_all", lambda frame: None)
+            hear(self, peer, words)
+
+    plant.setattr(Parting, "hear_of_loss", hear_quietly)
+
+
+def ignore_silence(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(Parting, "silent", lambda self, peers, seconds: None)
+
+
+def combine_twice(plant: pytest.MonkeyPatch) -> None:
+    combine = Operation._combine
+
+    def twice(self: Operation, segment: int, payload: memoryview, arrival_first: bool) -> None:
+        combine(self, segment, payload, arrival_first)
+        combine(self, segment, payload, arrival_first)
+
+    plant.setattr(Operation, "_combine", twice)
+
+
+def ignore_fingerprints(plant: pytest.MonkeyPatch) -> None:
+    hear = Dispatcher._hear_data
+
+    def believe(self: Dispatcher, lane: Any, collective: Any, header: Header, payload: memoryview) -> None:
+        hear(self, lane, collective, header._replace(fingerprint=collective.plan.fingerprint), payload)
+
+    plant.setattr(Dispatcher, "_hear_data", believe)
+
+
+def skip_checksums(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(stream, "check_payload", lambda header, payload: None)
+
+
+def take_any_turn(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(Operation, "_check_turn", lambda self, peer, header: None)
+
+
+def go_on_with_jobs_of_the_past(plant: pytest.MonkeyPatch) -> None:
+    def abandon(self: CodedOperation) -> None:
+        Operation.abandon(self)
+        self.coding.abandon()
+
+    plant.setattr(CodedOperation, "abandon", abandon)
+
+
+def encoded(scenario: Scenario) -> bool:
+    return scenario.coding.encodes and scenario.fault.kind is FaultKind.ABORT
+
+
+def repeated(scenario: Scenario) -> bool:
+    return strikes(FaultKind.DAMAGE)(scenario) and scenario.fault.damage is Damage.REPEATED and not scenario.sealed
+
+
+BUGS: list[tuple[Plant, Likely]] = [
+    (accept_any_epoch, old_epoch),
+    (forget_to_restore, strikes(FaultKind.KILL)),
+    (return_before_all_has_left, strikes(FaultKind.NONE)),
+    (ignore_losses_that_others_tell, strikes(FaultKind.RESET, least=3)),
+    (keep_losses_to_oneself, one_sided_reset),
+    (ignore_silence, lasting),
+    (combine_twice, strikes(FaultKind.NONE)),
+    (ignore_fingerprints, strikes(FaultKind.MISMATCH)),
+    (skip_checksums, garbled),
+    (take_any_turn, repeated),
+    (go_on_with_jobs_of_the_past, encoded),
+]
+
+
+@pytest.mark.parametrize(("bug", "likely"), [pytest.param(*case, id=case[0].__name__) for case in BUGS])
+def test_a_planted_bug_is_found(bug: Plant, likely: Likely, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    assert found(likely), "no seed has noticed"
