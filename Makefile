@@ -29,7 +29,10 @@ forerunner: $(READY) ## the forerunner's workload, each of its generations for 3
 test: $(READY) ## everything: format, lint, types, all tests
 	$(RUN) -m ruff format --check src tests bench
 	$(RUN) -m ruff check src tests bench
-	$(RUN) -m mypy & types=$$! && $(RUN) -m pytest && wait $$types
+	@# Most tests keep one core busy, so types and those with processes of their own are looked at meanwhile.
+	$(RUN) -m mypy & types=$$!; $(RUN) -m pytest -m system > .system-tests.txt 2>&1 & system=$$!; \
+	$(RUN) -m pytest -m "not system"; code=$$?; \
+	wait $$system || code=1; cat .system-tests.txt; wait $$types || code=1; exit $$code
 
 check: $(READY) ## format, lint, types, the fast tests (asyncio debug on)
 	$(RUN) -m ruff format --check src tests bench
@@ -51,4 +54,4 @@ bench: $(READY) ## all-reduce beside gloo, interleaved, on this machine
 	$(RUN) -m bench
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .system-tests.txt
