@@ -1,5 +1,6 @@
 """Settings that cannot work are refused when they are loaded, with what would be right; also from a file, by line."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 from ringwide.config import CODECS, RingConfig
 from ringwide.errors import ConfigError
 from ringwide.experiment.file.loading import load_experiment
+from ringwide.membership.keys import make_key_file
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
@@ -189,3 +191,32 @@ def test_settings_reach_their_codec() -> None:
 )
 def test_recursive_doubling_does_not_carry_what_a_codec_is_wanted_for(settings: dict[str, Any], doubled: int) -> None:
     assert RingConfig(**settings).largest_doubling_bytes == doubled
+
+
+# -- what guards the ring is read when a ring is joined
+
+
+def test_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("cert", "key", "ca")}
+    with pytest.raises(ConfigError, match=r"tls\.cert: .*/cert cannot be read: No such file or directory"):
+        RingConfig(tls=files).load_protection()
+
+
+def test_encryption_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_key_file(tmp_path / "ring.key")
+    config = RingConfig(key_file=tmp_path / "ring.key", encrypt=True)
+    assert config.load_protection().encrypt
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    with pytest.raises(ConfigError, match=r"pip install 'ringwide\[secure\]'"):
+        config.load_protection()
+
+
+def test_the_setting_goes_before_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RINGWIDE_KEY_FILE", "/gone")
+    make_key_file(tmp_path / "ring.key")
+    assert RingConfig(key_file="~/ring.key").load_protection().secret is not None
+    with pytest.raises(ConfigError, match=r"^RINGWIDE_KEY_FILE: /gone: there is no such key file"):
+        RingConfig().load_protection()
+    monkeypatch.setenv("RINGWIDE_KEY_FILE", "")
+    assert RingConfig().load_protection().secret is None

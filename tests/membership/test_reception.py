@@ -22,17 +22,23 @@ pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
 class Seats:
-    """Counts who is seated, at most at once and in all."""
+    """Counts who is seated, at most at once and in all, and who has to go for another."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.most = self.in_all = 0
-        seat = Reception._seat
+        self.most = self.in_all = self.sent_away = 0
+        seat, make_room = Reception._seat, Reception._make_room
 
         def counted(room: Reception, sock: object) -> None:
             seat(room, sock)  # type: ignore[arg-type]
             self.most, self.in_all = max(self.most, len(room._guests)), self.in_all + 1
 
+        def room_made(room: Reception) -> None:
+            before = len(room._guests)
+            make_room(room)
+            self.sent_away += before - len(room._guests)
+
         monkeypatch.setattr(Reception, "_seat", counted)
+        monkeypatch.setattr(Reception, "_make_room", room_made)
 
 
 @asynccontextmanager
@@ -67,7 +73,7 @@ async def test_ranks_in_a_crowd_do_not_push_each_other_away(monkeypatch: pytest.
     seats, size = Seats(monkeypatch), 4
     peers = free_peers(size)
     assert await outcomes_of(*(member(rank, peers) for rank in range(size))) == [[*range(size)]] * size
-    assert seats.most == 1
+    assert (seats.most, seats.sent_away) == (1, 0)
 
 
 async def test_whoever_says_too_little_for_too_long_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from ringwide.membership.channel import Channel, HungUp, host_of
 from ringwide.membership.listening import unresolvable
 from ringwide.membership.meeting import Met, Refused, Terms, answer, introduce
 from ringwide.membership.peers import Address
+from ringwide.membership.problems import Problems
 from ringwide.membership.reception import Reception
 from ringwide.membership.strangers import Strangers
 from ringwide.protocol.handshake import Difference, Hello
@@ -47,7 +48,7 @@ class Gathering:
         self._rank, self._terms = terms.rank, terms
         self._addresses, self._lanes, self._on_lane = addresses, lanes, on_lane
         self._missing = {(peer, lane) for peer, indexes in lanes.items() for lane in indexes}
-        self._problems: dict[int, str] = {}  # with those that were reached but are not what they should be
+        self._problems = Problems()
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[None] = self._loop.create_future()
         self._strangers = Strangers(terms.rank, clock=self._loop.time)
@@ -113,19 +114,20 @@ class Gathering:
     async def _dial_peer(self, peer: int) -> None:
         """All lanes to one peer, the express lane first: what the two disagree on is found before there are more."""
         for lane in self._lanes[peer]:
-            in_vain = 0
+            pause, hung_up = _FIRST_PAUSE, 0
             while (peer, lane) in self._missing:  # it may be turned away in a crowd, or meet one that is about to end
                 sock = await self._connect(self._addresses[peer])
                 if sock is None:
                     return
-                problem = await self._meet(sock, peer, lane)
-                in_vain = in_vain + 1 if problem else 0
-                if problem and in_vain >= _TRIES_IN_VAIN:
-                    self._note_problem(peer, problem)
-                await asyncio.sleep(_FIRST_PAUSE if (peer, lane) in self._missing else 0)
+                hung_up = 0 if await self._meet(sock, peer, lane) else hung_up + 1
+                if hung_up == _TRIES_IN_VAIN:
+                    self._note_problem(peer, self._why_it_hangs_up())
+                if (peer, lane) in self._missing:
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _meet(self, sock: socket.socket, peer: int, lane: int) -> str | None:
-        """Nothing, or a problem that may pass."""
+    async def _meet(self, sock: socket.socket, peer: int, lane: int) -> bool:
+        """Was there an answer, of whatever kind? One that merely hangs up may be about to end, or to begin."""
         address, nonce = self._addresses[peer], os.urandom(NONCE_BYTES)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
@@ -133,16 +135,16 @@ class Gathering:
                 outcome = await introduce(channel, self._terms, peer=peer, address=address, lane=lane, nonce=nonce)
         except TimeoutError:
             sock.close()
-            return f"it does not answer within {HANDSHAKE_SECONDS:g} s"
+            self._note_problem(peer, f"it does not answer within {HANDSHAKE_SECONDS:g} s")
         except ConnectionAbortedError as error:
             sock.close()
             self._note_problem(peer, f"{error}: {_OTHER_TLS}")
         except (OSError, HungUp):
             sock.close()
-            return self._why_it_hangs_up()
+            return False
         except MemoryError as error:
             sock.close()
-            return f"no memory to meet it: {error}"
+            self._note_problem(peer, f"no memory to meet it: {error}")
         except RemoteProtocolError as error:
             sock.close()
             self._note_problem(peer, str(error))
@@ -151,13 +153,10 @@ class Gathering:
             raise
         else:
             self._conclude(outcome, sock, str(address), dialed=True)
-        return None
+        return True
 
     def _note_problem(self, peer: int, problem: str) -> None:
-        if self._problems.get(peer) == problem:
-            return
-        self._problems[peer] = problem
-        logger.warning("rank %d at %s: %s", peer, self._addresses[peer], problem)
+        self._problems.note(peer, self._addresses[peer], problem)
 
     def _why_it_hangs_up(self) -> str:
         if self._terms.protection.tls is not None:
@@ -226,7 +225,7 @@ class Gathering:
             met.wire.close()
             self.fail(JoinError(f"rank {self._rank} could not open a lane to rank {met.peer}: {error!r}"))
             return
-        self._problems.pop(met.peer, None)
+        self._problems.solved(met.peer)
         self._missing.discard((met.peer, met.lane))
         self._check_complete()
 
@@ -238,7 +237,7 @@ class Gathering:
         return [self._described(peer) for peer in sorted({peer for peer, _ in self._missing})]
 
     def _described(self, peer: int) -> str:
-        problem = self._problems.get(peer)
+        problem = self._problems.of(peer)
         return f"rank {peer} ({self._addresses[peer]}" + (f"; {problem})" if problem else ")")
 
     async def _remind(self) -> None:
