@@ -56,6 +56,7 @@ async def play_row(
     terms: Terms | None = None,
 ) -> Tally:
     terms, places = terms or Terms(), asyncio.Semaphore(jobs or row.jobs)
+    stage.patience = terms.patience_seconds
 
     async def one(number: int) -> Run:
         run, chance = Run(), random.Random(f"{row.name} {seed} {number}")

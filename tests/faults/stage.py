@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import checker
-from tests.faults.crew import Crew, Errand, Gone, Hung, Member
+from tests.faults.crew import PATIENCE_SECONDS, Crew, Errand, Gone, Hung, Member
 from tests.faults.history import RETURNED, Shelf
 from tests.faults.known import LARGEST_WEIGHT
 from tests.faults.outcome import Run
@@ -26,6 +26,7 @@ class Cast:
 
     def __init__(self, name: str, members: Sequence[Member], run: Run, network: Network | None) -> None:
         self.name, self.members, self.run, self.network = name, members, run, network
+        self.patience = PATIENCE_SECONDS
         self.ports: list[int] = []  # on which the ranks listen
         self.gone: set[int] = set()  # ranks that were killed, or that went by themselves
         self._calls = 0
@@ -71,14 +72,14 @@ class Cast:
     def last_call(self) -> int:
         return self._calls - 1
 
-    async def ends(self, errands: dict[int, Errand], *, patience: float = 60.0) -> dict[int, Answer]:
+    async def ends(self, errands: dict[int, Errand]) -> dict[int, Answer]:
         """What every rank answered. One that hangs is a complaint, and has no end."""
-        answers = await asyncio.gather(*[self._end(rank, errand, patience) for rank, errand in errands.items()])
+        answers = await asyncio.gather(*[self._end(rank, errand) for rank, errand in errands.items()])
         return {rank: answer for rank, answer in zip(errands, answers, strict=True) if answer is not None}
 
-    async def _end(self, rank: int, errand: Errand, patience: float) -> Answer | None:
+    async def _end(self, rank: int, errand: Errand) -> Answer | None:
         try:
-            return await self.members[rank].done(errand, patience=patience)
+            return await self.members[rank].done(errand, patience=self.patience)
         except Hung as error:
             self.run.complain(f"run {self.name}: rank {rank} hangs: {error}")
         except Gone:
@@ -86,13 +87,13 @@ class Cast:
                 self.run.complain(f"run {self.name}: rank {rank} ended, though nobody told it to")
         return None
 
-    async def until_error(self, errands: dict[int, Errand], counts: Sequence[int], *, patience: float = 60.0) -> None:
+    async def until_error(self, errands: dict[int, Errand], counts: Sequence[int]) -> None:
         """A fault may come when some ranks have their sum already: they see it in their next call, at the latest.
 
         Fills `self.run.errors` with the first error of every rank.
         """
         for _ in range(3):
-            ends = await self.ends(errands, patience=patience)
+            ends = await self.ends(errands)
             for rank, answer in ends.items():
                 self.run.hear(rank, answer)
                 failed = [end for end in answer["ends"] if end["outcome"] != RETURNED]
@@ -115,6 +116,7 @@ class Stage:
     def __init__(self, crew: Crew, directory: Path) -> None:
         self._crew, self._shelf = crew, Shelf(directory)
         self._names = itertools.count()
+        self.patience = PATIENCE_SECONDS  # with a rank that may hang
         self._ports: set[int] = set()
 
     @asynccontextmanager
@@ -127,7 +129,7 @@ class Stage:
         ports = self._take_ports(size)
         listening = [f"{LOOPBACK}:{port}" for port in ports]
         cast, fit = Cast(name, members, run, network), False
-        cast.ports = ports
+        cast.ports, cast.patience = ports, self.patience
         try:
             addresses = listening if network is None else await network.open(listening, [one.pid for one in members])
             await cast.join(addresses, listening, settings)

@@ -31,6 +31,7 @@ SHORT = Terms(
     damaged_frames=20,
     strangers=40,
     window_seconds=0.3,
+    patience_seconds=20,
 )
 SOAKED = 2500
 RUNS = {"strangers": 1, "strangers-open": 0, "slow-bandwidth": 0}

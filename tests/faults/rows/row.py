@@ -23,6 +23,7 @@ class Terms:
     sizes: tuple[int, ...] = (2, 3, 4, 8)
     damaged_frames: int = 100  # of one run
     strangers: int = 10_000
+    patience_seconds: float = 120.0  # with a rank that may hang
     window_seconds: float = 5.0  # with strangers, and without them
 
 

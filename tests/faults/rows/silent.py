@@ -29,9 +29,8 @@ def playing(*, out: bool, into: bool) -> Play:
                 network.set(hole, receiver=victim)
             begun = [await errand.begun for errand in errands.values()]
             await cast.until_error(errands, counts)
-            run.must_be(cast.here, {"PeerLost"})
-            if out:  # one that only hears nothing accuses the others while they accuse it
-                run.must_be(cast.others(victim), {"PeerLost"}, lost=victim)
+            run.must_be([victim], {"PeerLost"})
+            run.must_be(cast.others(victim), {"PeerLost"}, lost=victim)
             run.since(max(begun), cast.here)
 
     return play

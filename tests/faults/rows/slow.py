@@ -53,7 +53,7 @@ def playing(how: str, megabytes: int, calls: int) -> Play:
 async def _call(cast: Cast, run: Run, counts: list[int]) -> float:
     """A collective that must not fail, and how long it took."""
     errands = cast.start(cast.here, counts)
-    ends = await cast.ends(errands, patience=300)
+    ends = await cast.ends(errands)
     for rank, answer in ends.items():
         run.hear(rank, answer)
         for end in answer["ends"]:
