@@ -78,9 +78,10 @@ async def test_ranks_in_a_crowd_do_not_push_each_other_away(monkeypatch: pytest.
 
 async def test_whoever_says_too_little_for_too_long_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that says a byte now and then: the time is for the whole handshake."""
-    monkeypatch.setattr(gathering, "HANDSHAKE_SECONDS", 0.2)
     peers = free_peers(2)
-    async with formed_ring(peers), visiting(peers[0]) as (reader, writer):
+    async with formed_ring(peers), AsyncExitStack() as stack:
+        monkeypatch.setattr(gathering, "HANDSHAKE_SECONDS", 0.2)
+        reader, writer = await stack.enter_async_context(visiting(peers[0]))
         async with asyncio.timeout(PATIENCE_SECONDS):
             for byte in frame(HELLO, b"{}" * 2000):
                 writer.write(bytes([byte]))
@@ -129,7 +130,6 @@ def noises(chance: random.Random) -> list[bytes]:
 async def test_strangers_of_all_kinds_leave_no_trace(
     with_key: bool, key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "HANDSHAKE_SECONDS", 0.2)
     monkeypatch.setattr(reception, "LEISURE_SECONDS", 0.0)
     chance, peers = random.Random(5), free_peers(2)
     config = ringwide.RingConfig(**({"key_file": key_file} if with_key else {}))
@@ -151,6 +151,7 @@ async def test_strangers_of_all_kinds_leave_no_trace(
 
     async def pester() -> None:
         await formed.wait()
+        monkeypatch.setattr(gathering, "HANDSHAKE_SECONDS", 0.2)
         await one_stranger(peers[0], b"")  # the first may cost what is then kept
         seats, before = Seats(monkeypatch), resources()
         for _ in range(6):

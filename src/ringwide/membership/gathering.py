@@ -27,7 +27,8 @@ from ringwide.transport.wire import PlainWire, Wire
 
 logger = logging.getLogger("ringwide.membership")
 
-HANDSHAKE_SECONDS = 5.0
+HANDSHAKE_SECONDS, ANSWER_SECONDS = 5.0, 20.0
+"""A listener hears one that may be a stranger for so long; a dialer knows whom it wants, and waits for its turn."""
 REMIND_SECONDS = 3.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _TRIES_IN_VAIN = 3
@@ -130,12 +131,12 @@ class Gathering:
         """Was there an answer, of whatever kind? One that merely hangs up may be about to end, or to begin."""
         address, nonce = self._addresses[peer], os.urandom(NONCE_BYTES)
         try:
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
+            async with asyncio.timeout(ANSWER_SECONDS):
                 channel = Channel(await self._wire(sock, dialed=True))
                 outcome = await introduce(channel, self._terms, peer=peer, address=address, lane=lane, nonce=nonce)
         except TimeoutError:
             sock.close()
-            self._note_problem(peer, f"it does not answer within {HANDSHAKE_SECONDS:g} s")
+            self._note_problem(peer, f"it does not answer within {ANSWER_SECONDS:g} s")
         except ConnectionAbortedError as error:
             sock.close()
             self._note_problem(peer, f"{error}: {_OTHER_TLS}")
