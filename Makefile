@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo forerunner test check format faults soak bench clean
+.PHONY: help setup demo forerunner test check format faults fuzz soak bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -49,6 +49,10 @@ faults: $(READY) ## ranks are killed, frozen, cut off, slowed down, their frames
 
 soak: $(READY) ## a million small collectives, with memory, descriptors, threads and tasks over time
 	$(RUN) -m tests.faults.soak
+
+fuzz: $(READY) ## a minute of bytes that a coverage-guided fuzzer makes up, for everything that reads from a network
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[fuzz]'
+	$(RUN) -m tests.fuzz --seconds 60
 
 bench: $(READY) ## all-reduce beside gloo, interleaved, on this machine
 	$(RUN) -m bench

@@ -1,0 +1,1 @@
+"""Bytes that nobody vouches for, in any number: mutated by seed in the tests, guided by coverage in `make fuzz`."""

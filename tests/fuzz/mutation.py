@@ -1,0 +1,108 @@
+"""Frames, and what may become of them: mutations by seed, so that a failure can be had again."""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+
+from tests.fuzz.targets import LIMIT_BYTES, OURS, SECRET, STAGING_BYTES
+
+from ringwide.protocol.frame import HEADER_BYTES, Kind, news, pack_data, sealed_frame
+from ringwide.protocol.proof import Challenge, Transcript, proven
+from ringwide.protocol.vital import Sign, SignKind
+
+# Numbers at which something may change: signs, widths, limits, and a few around each.
+EDGES = [
+    edge + by for edge in (0, 1 << 7, 1 << 8, 1 << 15, 1 << 16, 1 << 31, 1 << 32, 1 << 63, 1 << 64) for by in (-1, 0, 1)
+]
+EDGES += [limit + by for limit in (LIMIT_BYTES, STAGING_BYTES, HEADER_BYTES, 4096) for by in (-1, 0, 1)]
+# Where each field of a header begins, and how long it is.
+FIELDS = [(0, 2), (2, 1), (3, 1), (4, 1), (5, 1), (6, 2), (8, 4), (12, 4), (16, 8), (24, 8), (32, 4), (36, 8), (44, 4)]
+WORDS = [
+    b"null",
+    b"-1",
+    b"1e999",
+    b"NaN",
+    b"true",
+    b'"\\ud800"',
+    b"[" * 50,
+    b"{}",
+    b'{"rank": 1}',
+    b"\xff\xfe",
+    b"9" * 60,
+]
+
+
+def data_frame(payload: bytes, segment: int = 0) -> bytes:
+    fields = {"bucket": 0, "hop": 1, "epoch": 0, "segment": segment, "collective": 5, "fingerprint": 2**63 + 1}
+    return pack_data(payload_bytes=len(payload), **fields) + payload
+
+
+def stream_seeds() -> list[bytes]:
+    """What a lane carries: small frames, one that must land elsewhere, and words."""
+    small, large = data_frame(b"\1\2\3\4"), data_frame(bytes(STAGING_BYTES + 100), segment=3)
+    abort = news(Kind.ABORT, "its task was cancelled", collective=5)
+    return [small, data_frame(b""), large, abort, small + abort, large + small, news(Kind.GOODBYE, "it is done")]
+
+
+def handshake_seeds() -> list[bytes]:
+    challenge = Challenge(1, 2, 0, bytes(32).hex()).body()
+    refusal = json.dumps({"field": "lanes", "dialer": 1, "listener": 2}).encode()
+    bodies = [
+        (Kind.HELLO, OURS.body()),
+        (Kind.WELCOME, OURS.body()),
+        (Kind.REFUSED, refusal),
+        (Kind.CHALLENGE, challenge),
+    ]
+    plain = [sealed_frame(news(kind, body.decode())) for kind, body in bodies]
+    return [*plain, proven(Kind.HELLO, OURS.body(), Transcript(SECRET, ()))]
+
+
+def sign_seeds() -> list[bytes]:
+    return [Sign(kind, 1, 250, 41, 10**9).pack() for kind in SignKind]
+
+
+def mutations(seeds: Sequence[bytes], chance: random.Random, count: int) -> Iterator[bytes]:
+    """Each differs from a seed, by one change or by several."""
+    for _ in range(count):
+        data = bytearray(chance.choice(seeds))
+        for _ in range(1 + (chance.random() < 0.3) + (chance.random() < 0.1)):
+            chance.choice(CHANGES)(data, chance)
+        yield bytes(data)
+
+
+def _flip(data: bytearray, chance: random.Random) -> None:
+    if data:
+        data[chance.randrange(min(len(data), 400))] ^= 1 << chance.randrange(8)
+
+
+def _number(data: bytearray, chance: random.Random) -> None:
+    offset, size = chance.choice(FIELDS)
+    if offset + size <= len(data):
+        data[offset : offset + size] = (chance.choice(EDGES) % (1 << (8 * size))).to_bytes(size, "little")
+
+
+def _cut(data: bytearray, chance: random.Random) -> None:
+    del data[chance.randrange(len(data) + 1) :]
+
+
+def _leave_out(data: bytearray, chance: random.Random) -> None:
+    start = chance.randrange(len(data) + 1)
+    del data[start : start + chance.randrange(1, 9)]
+
+
+def _repeat(data: bytearray, chance: random.Random) -> None:
+    start = chance.randrange(len(data) + 1)
+    data[start:start] = data[start : start + chance.randrange(1, 80)]
+
+
+def _noise(data: bytearray, chance: random.Random) -> None:
+    start = chance.randrange(len(data) + 1)
+    data[start : start + 8] = chance.randbytes(8)
+
+
+def _word(data: bytearray, chance: random.Random) -> None:
+    start = chance.randrange(len(data) + 1)
+    data[start : start + chance.randrange(12)] = chance.choice(WORDS)
+
+
+CHANGES = (_flip, _flip, _number, _number, _cut, _leave_out, _repeat, _noise, _word)
