@@ -154,9 +154,9 @@ async def test_strangers_of_all_kinds_leave_no_trace(
         monkeypatch.setattr(gathering, "HANDSHAKE_SECONDS", 0.2)
         await one_stranger(peers[0], b"")  # the first may cost what is then kept
         seats, before = Seats(monkeypatch), resources()
-        for _ in range(6):
+        for _ in range(3):
             await asyncio.gather(*(one_stranger(chance.choice(peers), noise) for noise in noises(chance)))
-        assert seats.in_all == 6 * len(noises(chance))
+        assert seats.in_all == 3 * len(noises(chance))
         async with asyncio.timeout(PATIENCE_SECONDS):
             while resources() != before:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)  # uvloop closes a moment later
