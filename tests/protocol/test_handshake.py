@@ -109,6 +109,11 @@ def test_both_sides_get_the_same_error_with_the_values_the_right_way_round() -> 
     assert (listener.field, listener.ours, listener.theirs) == ("lanes", 1, 2)
 
 
+def test_an_error_shows_nothing_that_a_terminal_would_obey() -> None:
+    error = Difference("lanes\n\x1b[2J", "\x1b[0m", 1).as_error(rank=0, peer="rank 1", dialed=False)
+    assert str(error).isprintable()
+
+
 # Untrusted bytes
 
 

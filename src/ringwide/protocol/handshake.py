@@ -50,7 +50,8 @@ class Difference:
 
     def as_error(self, *, rank: int, peer: str, dialed: bool) -> Disagreement:
         ours, theirs = (self.dialer, self.listener) if dialed else (self.listener, self.dialer)
-        return Disagreement(field=self.field, ours=ours, theirs=theirs, rank=rank, peer=peer)
+        field = self.field if self.field.isprintable() else ascii(self.field)  # it may be a stranger's, and is shown
+        return Disagreement(field=field, ours=ours, theirs=theirs, rank=rank, peer=peer)
 
 
 def words(kind: Kind, body: bytes) -> bytes:
