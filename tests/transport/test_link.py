@@ -3,21 +3,23 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import pytest
+
 from ringwide.protocol.frame import Kind, news
 from ringwide.transport.link import STAGING_BYTES, Link
-from transport.wire import SMALL_BUFFER_BYTES, Ends, Parcel, header_of, lanes, pattern
+from transport.wire import SMALL_BUFFER_BYTES, Ends, Parcel, Wiring, header_of, lanes, pattern
 
 MIB = 1024 * 1024
 
 
 @asynccontextmanager
-async def link_of(*indices: int) -> AsyncIterator[tuple[Link, dict[int, Ends]]]:
+async def link_of(*indices: int, wiring: Wiring = Wiring.PLAIN) -> AsyncIterator[tuple[Link, dict[int, Ends]]]:
     """A link with these lanes, and the connections by lane. Lanes are added in the order given."""
     async with AsyncExitStack() as stack:
         link, ends = Link(1), {}
         for index in indices:
             staging = 0 if index else STAGING_BYTES
-            connection = lanes(buffer_bytes=SMALL_BUFFER_BYTES, index=index, staging_bytes=staging)
+            connection = lanes(buffer_bytes=SMALL_BUFFER_BYTES, index=index, staging_bytes=staging, wiring=wiring)
             ends[index] = await stack.enter_async_context(connection)
             link.add(ends[index].here)
         yield link, ends
@@ -49,6 +51,15 @@ async def test_news_and_small_frames_do_not_wait_behind_bulk() -> None:
         await ends[0].hearing_there.until_frames(2)
         assert ends[0].hearing_there.frames == [(7, b"small"), (0, b"enough")]
         assert bulk.told_at == []
+
+
+@pytest.mark.parametrize("wiring", Wiring, ids=lambda wiring: wiring.value)
+async def test_news_arrive_whole_on_every_wire(wiring: Wiring) -> None:
+    async with link_of(0, wiring=wiring) as (link, ends):
+        link.tell(news(Kind.ABORT, "enough"))
+        link.tell(news(Kind.GOODBYE, ""))
+        await ends[0].hearing_there.until_frames(2)
+        assert ends[0].hearing_there.frames == [(0, b"enough"), (0, b"")]
 
 
 async def test_forget_reaches_every_bulk_lane_and_spares_the_express_lane() -> None:
