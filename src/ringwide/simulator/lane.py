@@ -265,14 +265,17 @@ class SimulatedLane:
         inbox, reader = self._inbox, self._reader
         if reader is None:
             reader = self._reader = self._make_reader()
-        while inbox and not self.closed:
-            room = reader.room()
-            if not room:
-                return
-            count = _fill(room, inbox)
-            del inbox[:count]
-            self._cross_back(count)
-            self._try(partial(reader.received, count))
+        try:
+            while inbox and not self.closed:
+                room = reader.room()
+                if not room:
+                    return
+                count = _fill(room, inbox)
+                del inbox[:count]
+                self._cross_back(count)
+                reader.received(count)
+        except RemoteProtocolError as error:  # a real lane makes a loss of any exception; here all others are findings
+            self._lose(error)
         if self._ended:
             self._lose(EOFError("it closed the connection"))
 
@@ -288,17 +291,14 @@ class SimulatedLane:
         if self._queue:
             self._depart_later()
 
-    def _try(self, step: Event) -> None:
-        """Of any exception a real lane makes a loss; here all but one are findings."""
+    def resume(self) -> None:
+        if self.closed or self._reader is None or not self._reader.blocked:
+            return
         try:
-            step()
+            self._reader.retry()
         except RemoteProtocolError as error:
             self._lose(error)
-
-    def resume(self) -> None:
-        if not self.closed and self._reader is not None and self._reader.blocked:
-            self._try(self._reader.retry)
-            self._clock.call_later(0.0, self._read)
+        self._clock.call_later(0.0, self._read)
 
     def _landing(self, header: Header) -> memoryview | None:
         return self._network.dispatchers[self.rank].landing(self, header)
@@ -386,6 +386,11 @@ class SimulatedLane:
         if not self.closed:
             self.close()
             self._network.dispatchers[self.rank].lost(self, reason)
+
+    def dissolve(self) -> None:
+        """This lane, its peer and its reader know each other."""
+        del self.other
+        self._reader = None
 
 
 def _fill(room: Sequence[memoryview], inbox: bytearray) -> int:

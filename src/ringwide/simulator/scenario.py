@@ -10,7 +10,7 @@ from ringwide.simulator.weather import Weather, weather_by
 
 _CAN_ENCODE = ("auto", "ring")
 _ALGORITHMS = (*_CAN_ENCODE, "doubling", "star")
-_ODDS_OF_SIZES: tuple[int, ...] = (*[2] * 190, *[3] * 130, *[4] * 30, *[5, 6, 7, 8] * 4, *range(9, 17))
+_ODDS_OF_SIZES: tuple[int, ...] = (*[2] * 210, *[3] * 120, *[4] * 24, *[5, 6, 7, 8] * 4, *range(9, 17))
 """Small rings are the fastest to try; three ranks are the fewest of which one may hear of a loss from another."""
 _MOST_THAT_ENCODE, _MOST_THAT_TRY = 8, 4
 """Their jobs take time, and with `auto` they make many calls."""
