@@ -22,9 +22,9 @@ from tests.faults.soak import soak
 pytestmark = pytest.mark.system
 
 SHORT = Terms(
-    suspect_after_seconds=0.5,
-    warn_after_seconds=0.3,
-    timeout_seconds=0.8,
+    suspect_after_seconds=1.0,
+    warn_after_seconds=0.5,
+    timeout_seconds=1.5,
     step_seconds=1.2,
     megabytes=4,
     sizes=(2, 4),

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.faults.crew import ROOT
+from tests.faults.crew import PATIENCE_SECONDS, ROOT
 from tests.faults.outcome import Bar, Run
 from tests.faults.rows.protection import settings_of
 from tests.faults.rows.row import MIB, Play, Row, Terms
@@ -85,7 +85,7 @@ class _Strangers:
         self._say.write(f"{word}\n".encode())
 
     async def answer(self) -> str:
-        return (await asyncio.wait_for(self._hear.readline(), 30)).decode().strip()
+        return (await asyncio.wait_for(self._hear.readline(), PATIENCE_SECONDS)).decode().strip()
 
 
 @asynccontextmanager
