@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from bench import accuracy, allreduce, codecs, logging, memory, protection, startup, training
+from bench import accuracy, allreduce, codecs, logging, memory, nonfinite, protection, startup, training
 
 COMMANDS = {
     "allreduce": (allreduce, "all-reduce beside gloo, interleaved (the default)"),
@@ -13,6 +13,7 @@ COMMANDS = {
     "training": (training, "the same training loop over ringwide and over gloo, in turns"),
     "logging": (logging, "what silent, normal and verbose logging cost"),
     "protection": (protection, "what checksums, encryption and TLS cost"),
+    "nonfinite": (nonfinite, "what looking for NaN and infinity costs"),
     "startup": (startup, "importing the package, asking for help"),
 }
 
