@@ -139,7 +139,9 @@ class RingConfig(BaseModel):
         description="A checksum on every frame, so that damage is noticed; auto: on connections beyond this machine.",
     )
     on_nonfinite: Literal["ignore", "warn", "raise"] = Field(
-        default="ignore", description="What happens when a rank brings NaN or infinity to a reduction."
+        default="ignore",
+        description="NaN or infinity that a rank brings to a reduction: ignore; warn, naming tensor and index; "
+        "raise, on all ranks.",
     )
     keepalive_seconds: int = Field(
         default=10, ge=1, le=7_200, description="Silence before the kernel probes a connection."
