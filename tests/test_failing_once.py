@@ -27,7 +27,7 @@ import pytest
 import ringwide
 from local_ring import free_peers
 from ringwide import Ring
-from ringwide.collective import dispatch
+from ringwide.collective import parting
 from ringwide.collective.collective import Collective
 from ringwide.collective.deadlines import TICK_SECONDS
 from ringwide.collective.operation import Operation
@@ -187,7 +187,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     monkeypatch.setattr(reception, "_PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(dispatch, "GOODBYE_GRACE_SECONDS", 0.02)
+    monkeypatch.setattr(parting, "GOODBYE_GRACE_SECONDS", 0.02)
 
 
 @pytest.mark.usefixtures("quickly")
