@@ -158,6 +158,8 @@ class Liveness:
 
     def _run(self) -> None:
         try:
+            for pulse in self._living():
+                self._listen(pulse)  # a wire may have taken a sign together with the end of the handshake
             while not self._closing:
                 self._live_one_beat()
         except Exception:
