@@ -1,12 +1,12 @@
 """All rows, in the order of the table."""
 
-from tests.faults.rows import damaged, differing, frozen, killed, leaving, silent, slow, strangers
+from tests.faults.rows import damaged, differing, frozen, killed, leaving, reset, silent, slow, strangers
 from tests.faults.rows.row import Row
 
 ROWS: dict[str, Row] = {
     row.name: row
     for rows in (
-        [killed.ROW, frozen.ROW],
+        [killed.ROW, reset.ROW, frozen.ROW],
         silent.ROWS,
         slow.ROWS,
         differing.ROWS,

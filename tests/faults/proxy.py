@@ -12,7 +12,7 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +90,7 @@ class Way:
     target: socket.socket
     sender: int | None
     receiver: int | None
+    connection: "asyncio.Task[None] | None" = None  # that carries it
     arrived_at: float = 0.0
     waiting: "asyncio.Queue[tuple[float, bytes]]" = field(default_factory=asyncio.Queue)
     taken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -181,11 +182,11 @@ class Network:
 
     def reset(self, *, sender: int, receiver: int) -> None:
         """End the connections between two ranks as a router would that has forgotten them."""
-        for way in self.ways(sender, receiver):
+        for way in list(self.ways(sender, receiver)):
             for sock in (way.source, way.target):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
-                with suppress(OSError):
-                    sock.shutdown(socket.SHUT_RD)
+            if way.connection is not None:
+                way.connection.cancel()
 
     def ways(self, sender: int | None = None, receiver: int | None = None) -> Iterator[Way]:
         return (way for way in self._ways if sender in (None, way.sender) and receiver in (None, way.receiver))
@@ -213,8 +214,9 @@ class Network:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
             await asyncio.get_running_loop().sock_connect(answering, ("127.0.0.1", port))
-            there = Way(self, dialing, answering, dialer, listener, split=self._split and self._split())
-            back = Way(self, answering, dialing, listener, dialer, split=self._split and self._split())
+            task = asyncio.current_task()
+            there = Way(self, dialing, answering, dialer, listener, task, split=self._split and self._split())
+            back = Way(self, answering, dialing, listener, dialer, task, split=self._split and self._split())
             self._ways |= {there, back}
             try:
                 await _first_failure(there.pump(), back.pump())
@@ -232,15 +234,15 @@ class Network:
         found = [rank for rank, pid in enumerate(self._pids) if inode and _has_socket(pid, inode)]
         return found[0] if found else None
 
-    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
-async def _first_failure(*pumps: "asyncio._CoroutineLike[None]") -> None:
+async def _first_failure(*pumps: Coroutine[None, None, None]) -> None:
     """Until both ways have ended, or one broke: then neither has a use."""
-    tasks = [asyncio.ensure_future(pump) for pump in pumps]
+    tasks = [asyncio.create_task(pump) for pump in pumps]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:

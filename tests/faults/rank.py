@@ -56,7 +56,8 @@ class Rank:
     def __init__(self, book: Book) -> None:
         self._book, self._lines = book, Lines()
         self._ring: ringwide.Ring | None = None
-        self._run, self._members = "", ()
+        self._run = ""
+        self._members: tuple[int, ...] = ()
         self._spare: dict[tuple[int, str], list[Any]] = {}
         sys.unraisablehook = self._lines.note_unraisable
         for name in ("ringwide", "asyncio"):
@@ -74,7 +75,7 @@ class Rank:
     async def _next_order(self, reader: asyncio.StreamReader) -> Order:
         """When nobody is left who could give one, it is over."""
         line = await reader.readline()
-        return json.loads(line) if line else {"do": "exit"}  # type: ignore[no-any-return]
+        return json.loads(line) if line else {"do": "exit"}
 
     def _say(self, words: dict[str, Any]) -> None:
         self._writer.write(json.dumps(words).encode() + b"\n")

@@ -9,6 +9,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import uvloop
 from tests.faults.outcome import Run
@@ -44,7 +45,7 @@ async def soak(
 
 
 async def _steps(cast: Cast, run: Run, times: int, kind: str, count: int) -> None:
-    details = {"first": 0, "weight": 1, "kind": kind, "dtype": "float32", "op": "sum"}
+    details: dict[str, Any] = {"first": 0, "weight": 1, "kind": kind, "dtype": "float32", "op": "sum"}
     for rank, answer in (await cast.on_all("steps", times=times, count=count, **details)).items():
         run.hear(rank, answer)
         for end in answer["ends"]:

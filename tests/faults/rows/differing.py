@@ -24,7 +24,7 @@ OTHERWISE: tuple[dict[str, Any], ...] = (
 
 async def never_calls(stage: Stage, run: Run, chance: random.Random, terms: Terms) -> None:
     size, counts = chance.choice(SIZES), [chance.choice([SMALL, BULK])]
-    settings = {
+    settings: dict[str, Any] = {
         "warn_after_seconds": terms.warn_after_seconds,
         "collective_timeout_seconds": terms.timeout_seconds,
         "suspect_after_seconds": terms.suspect_after_seconds,
@@ -57,14 +57,13 @@ def _check_lines(cast: Cast, run: Run, absent: int) -> None:
 
 
 async def calls_something_else(stage: Stage, run: Run, chance: random.Random, terms: Terms) -> None:
-    size, usual, otherwise = chance.choice(SIZES), {"counts": [SMALL]}, chance.choice(OTHERWISE)
-    if "counts" not in otherwise:
-        usual = {"counts": [chance.choice([SMALL, BULK])]}
+    size, otherwise = chance.choice(SIZES), chance.choice(OTHERWISE)
+    counts = [SMALL if "counts" in otherwise else chance.choice([SMALL, BULK])]
     async with stage.ring(size, run) as cast:
         other = chance.randrange(size)
         await _works_on(cast, run)
-        errands = cast.start(cast.others(other), **usual)
-        errands |= cast.start([other], call=cast.last_call, **{**usual, **otherwise})
+        errands = cast.start(cast.others(other), counts)
+        errands |= cast.start([other], call=cast.last_call, **{"counts": counts, **otherwise})
         begun = [await errand.begun for errand in errands.values()]
         await _errors(cast, run, errands)
         run.since(max(begun), cast.here)

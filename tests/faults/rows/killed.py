@@ -40,7 +40,7 @@ async def _usual_seconds(cast: Cast, counts: list[int]) -> float:
     errands = cast.start(cast.here, counts)
     begun = min([await errand.begun for errand in errands.values()])
     ends = await cast.ends(errands)
-    return max(answer["ends"][0]["ended"] for answer in ends.values()) - begun
+    return max(float(answer["ends"][0]["ended"]) for answer in ends.values()) - begun
 
 
 ROW = Row(

@@ -3,20 +3,22 @@
 import random
 
 from tests.faults.outcome import Run
-from tests.faults.proxy import Hold, Network, Swallow
+from tests.faults.proxy import Fault, Hold, Network, Swallow
 from tests.faults.rows.frozen import bars
 from tests.faults.rows.row import FLOAT_BYTES, MIB, Play, Row, Terms
 from tests.faults.stage import Stage
 
 SIZES = (2, 3, 4)
 MEGABYTES = (0, 1, 8)  # 0: a few numbers
+HOLES: tuple[Fault, ...] = (Swallow(), Hold())
 
 
 def playing(*, out: bool, into: bool) -> Play:
     """Silent is what the rank sends (`out`), or what is sent to it (`into`)."""
 
     async def play(stage: Stage, run: Run, chance: random.Random, terms: Terms) -> None:
-        size, megabytes, hole = chance.choice(SIZES), chance.choice(MEGABYTES), chance.choice([Swallow(), Hold()])
+        size, megabytes = chance.choice(SIZES), chance.choice(MEGABYTES)
+        hole = chance.choice(HOLES)
         counts, network = [max(1000, megabytes * MIB // FLOAT_BYTES)], Network()
         settings = {"suspect_after_seconds": terms.suspect_after_seconds}
         async with stage.ring(size, run, network=network, **settings) as cast:

@@ -36,7 +36,8 @@ def playing(how: str, megabytes: int, calls: int) -> Play:
     async def play(stage: Stage, run: Run, chance: random.Random, terms: Terms) -> None:
         size, counts = chance.choice(SIZES), [max(1000, megabytes * MIB // FLOAT_BYTES)]
         settings = {"suspect_after_seconds": terms.suspect_after_seconds}
-        async with stage.ring(size, run, network=Network(), **settings) as cast:
+        network = Network()
+        async with stage.ring(size, run, network=network, **settings) as cast:
             victim = chance.randrange(size)
             await _call(cast, run, counts)
             await slow_down(cast, victim, 2 * FLOAT_BYTES * counts[0] / await _call(cast, run, counts))
@@ -45,7 +46,7 @@ def playing(how: str, megabytes: int, calls: int) -> Play:
                     cast.members[victim].start("compute", seconds=terms.step_seconds)
                 await _call(cast, run, counts)
             await _check_naming(cast, run, victim)
-            cast.network.clear()
+            network.clear()
 
     return play
 

@@ -64,7 +64,7 @@ async def _interleaved(cast: Cast, run: Run, strangers: "_Strangers", steps: int
 
 async def _window(cast: Cast, run: Run, steps: int) -> list[float]:
     """The seconds of each of so many steps."""
-    details = {"first": 0, "weight": 1, "kind": "allreduce", "dtype": "float32", "op": "sum"}
+    details: dict[str, Any] = {"first": 0, "weight": 1, "kind": "allreduce", "dtype": "float32", "op": "sum"}
     answers = await cast.on_all("steps", times=steps, count=COUNT, **details)
     for rank, answer in answers.items():
         run.hear(rank, answer)
