@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Iterator, Sequence
 
 from tests.fuzz.targets import LIMIT_BYTES, OURS, SECRET, STAGING_BYTES
@@ -18,6 +19,7 @@ EDGES += [limit + by for limit in (LIMIT_BYTES, STAGING_BYTES, HEADER_BYTES, 409
 # Where each field of a header begins, and how long it is.
 FIELDS = [(0, 2), (2, 1), (3, 1), (4, 1), (5, 1), (6, 2), (8, 4), (12, 4), (16, 8), (24, 8), (32, 4), (36, 8), (44, 4)]
 WORDS = [
+    b"[1]",
     b"null",
     b"-1",
     b"1e999",
@@ -105,4 +107,13 @@ def _word(data: bytearray, chance: random.Random) -> None:
     data[start : start + chance.randrange(12)] = chance.choice(WORDS)
 
 
-CHANGES = (_flip, _flip, _number, _number, _cut, _leave_out, _repeat, _noise, _word)
+def _value(data: bytearray, chance: random.Random) -> None:
+    """One value of a JSON object, in a frame that says the right length."""
+    values = [match.span() for match in re.finditer(rb'(?<=": )[^,}]*', data)]
+    if values:
+        start, stop = chance.choice(values)
+        data[start:stop] = chance.choice(WORDS)
+        data[32:36] = max(0, len(data) - HEADER_BYTES).to_bytes(4, "little")
+
+
+CHANGES = (_value, _flip, _flip, _number, _number, _cut, _leave_out, _repeat, _noise, _word)

@@ -106,6 +106,8 @@ def _understand(kind: Kind, body: bytes) -> None:
         str(read_difference(body).as_error(rank=0, peer="rank 1", dialed=True))
     else:
         theirs = read_hello(body)
+        if any(isinstance(value, dict | list) for value in theirs.settings.values()) or theirs.rank >= theirs.size:
+            raise Broken(f"believed {theirs}")
         difference = differences(dialer=theirs, listener=OURS)
         if difference is not None:
             words(Kind.REFUSED, difference.body())
@@ -127,9 +129,12 @@ def sign(data: bytes) -> bool:
     if len(data) < SIGN_BYTES:
         return False
     try:
-        return read_sign(data, size=4).stuck_to < 4
+        read = read_sign(data, size=4)
     except RemoteProtocolError:
         return False
+    if read.stuck_to >= 4:
+        raise Broken(f"stuck to rank {read.stuck_to} of 4")
+    return True
 
 
 def codecs(data: bytes) -> bool:

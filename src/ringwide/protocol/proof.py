@@ -126,7 +126,7 @@ def read_challenge(payload: bytes) -> Challenge:
     challenge = Challenge(**read_object(payload, {"rank": int, "size": int, "lane": int, "nonce": str}))
     if not 0 <= challenge.rank < challenge.size <= RANKS_LIMIT or not 0 <= challenge.lane <= LANES_LIMIT:
         raise RemoteProtocolError("a challenge with an impossible rank, size or lane")
-    _unhex(challenge.nonce.encode(), NONCE_BYTES)
+    _unhex(challenge.nonce.encode(errors="replace"), NONCE_BYTES)  # JSON can hold what UTF-8 cannot
     return challenge
 
 
