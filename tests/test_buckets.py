@@ -416,3 +416,23 @@ def test_the_shelf_never_holds_more_than_was_once_in_use(calls: list[tuple[int, 
         for _ in range(min(returned, len(taken))):
             shelf.give_back(taken.pop(0))
         assert idle_bytes(shelf) <= peak
+
+
+def test_without_memory_nothing_counts_as_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the shelf would believe in a larger peak than there was, and hold too much for ever."""
+    shelf, large = Shelf(), 100_000
+    tensors = [np.ones(large, np.float32), np.ones(large, np.float64)]
+    leaves, signature = leaves_of(tensors)
+    groups = groups_of(signature, lambda dtype: arithmetic_of(dtype, "sum", 2, half_precision="float32"))
+    empty = np.empty
+
+    def no_memory_for_doubles(count: int, dtype: np.dtype[Any]) -> Any:
+        if dtype == np.float64:
+            raise MemoryError("no memory")
+        return empty(count, dtype)
+
+    monkeypatch.setattr(np, "empty", no_memory_for_doubles)
+    with pytest.raises(MemoryError):
+        Bundle(leaves, groups, shelf)
+    assert (shelf._in_use_bytes, idle_bytes(shelf)) == (0, 0)
+    assert shelf._peak_bytes == 4 * large
