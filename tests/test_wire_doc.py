@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ringwide.collective import early
-from ringwide.protocol import frame, handshake, proof
+from ringwide.protocol import frame, handshake, proof, vital
 from ringwide.transport import encrypted
 from ringwide.transport.link import EXPRESS_BYTES
 
@@ -77,3 +77,16 @@ def test_the_record() -> None:
     assert rows == [("0", f"{length}"), (f"{length}", "length"), (f"{length} + length", f"{tag}")]
     assert encrypted._LENGTH.format == "<I"
     assert encrypted._NONCE_BYTES * 8 == 96
+
+
+def test_the_sign_of_life() -> None:
+    order, *codes = vital._LAYOUT.format + vital._CHECK.format.removeprefix("<")
+    rows, offset = [], 0
+    for name, code in zip(["kind", "", *vital.Sign._fields[1:], "check"], codes, strict=True):
+        width = struct.calcsize(order + code)
+        if name:
+            rows.append([str(offset), str(width), name, TYPES[code]])
+        offset += width
+    assert [row[:4] for row in table_under("Signs of life")] == rows
+    assert offset == vital.SIGN_BYTES
+    assert f"lane {vital.VITAL_LANE}" in WIRE.read_text()

@@ -229,7 +229,7 @@ def test_a_peer_that_gives_up_call_after_call_may_be_far_ahead() -> None:
 
 def test_what_waits_for_our_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = 10
-    monkeypatch.setattr(early, "LIMIT_BYTES_PER_PEER", allowed * (EXPRESS_BYTES + HEADER_BYTES))
+    monkeypatch.setattr(early, "LIMIT_BYTES_PER_PEER", allowed * (EXPRESS_BYTES + early.FRAME_BYTES))
     rank = OneRank()
     piece = bytes(EXPRESS_BYTES)
     header = {"bucket": 0, "hop": 1, "epoch": 0, "segment": 0, "fingerprint": 5, "payload_bytes": EXPRESS_BYTES}

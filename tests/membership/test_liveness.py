@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ringwide.errors import RemoteProtocolError
+from ringwide.errors import CorruptFrame, RemoteProtocolError
 from ringwide.membership.liveness import Liveness, Pulse
-from ringwide.protocol.vital import SIGN_BYTES, VITAL_LANE, Sign, SignKind
+from ringwide.protocol.vital import SIGN_BYTES, VITAL_LANE, Sign, SignKind, read_sign
 from ringwide.transport.link import Link
 from ringwide.transport.wire import PlainWire
 
@@ -183,6 +183,23 @@ async def test_strange_signs_end_the_lane(damage: Sign) -> None:
         ((peer, error),) = three.here.lost
         assert peer == 2
         assert isinstance(error, RemoteProtocolError)
+
+
+def test_a_damaged_sign_is_noticed() -> None:
+    for bit in range(0, 8 * SIGN_BYTES, 5):
+        damaged = bytearray(Sign(SignKind.QUESTION, 0, 0, 1, 0).pack())
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptFrame):
+            read_sign(damaged, size=3)
+
+
+def test_a_flood_of_signs_is_read_a_little_at_a_time() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.setblocking(False)
+        pulse = Pulse(2, PlainWire(here))
+        there.sendall(1000 * Sign(SignKind.QUESTION, 0, 0, 5, 0).pack())
+        assert 0 < len(pulse.signs(3)) <= 64
 
 
 async def test_a_sign_in_pieces() -> None:

@@ -6,13 +6,15 @@ bucket for each dtype and an empty one. A peer that sends more breaks the rules:
 
 from ringwide.collective.operation import LaneLike
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import DATA, HEADER_BYTES, Header
+from ringwide.protocol.frame import DATA, Header
 from ringwide.transport.link import EXPRESS_BYTES
 
 WINDOW = 64
 """How many collectives a rank has open at most; more calls wait."""
 BUCKETS = 10
-LIMIT_BYTES_PER_PEER = BUCKETS * WINDOW * (EXPRESS_BYTES + HEADER_BYTES)
+FRAME_BYTES = 640
+"""What a frame costs that waits, beside its payload: Python's objects are large."""
+LIMIT_BYTES_PER_PEER = BUCKETS * WINDOW * (EXPRESS_BYTES + FRAME_BYTES)
 
 Frame = tuple[LaneLike, Header, bytearray]
 
@@ -28,7 +30,7 @@ class EarlyFrames:
         return number in self._frames
 
     def keep(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
-        total = self._bytes_of.get(lane.peer, 0) + HEADER_BYTES + len(payload)
+        total = self._bytes_of.get(lane.peer, 0) + FRAME_BYTES + len(payload)
         if total > LIMIT_BYTES_PER_PEER:
             raise RemoteProtocolError(f"rank {lane.peer} is too far ahead: {total} bytes of it wait for our calls")
         self._bytes_of[lane.peer] = total
@@ -38,7 +40,7 @@ class EarlyFrames:
         """Those of one collective: first the news, so that who gave up or disagreed is heard before any numbers."""
         frames = self._frames.pop(number, [])
         for lane, _, payload in frames:
-            self._bytes_of[lane.peer] -= HEADER_BYTES + len(payload)
+            self._bytes_of[lane.peer] -= FRAME_BYTES + len(payload)
         return sorted(frames, key=_news_first)
 
 

@@ -54,10 +54,11 @@ class Pulse:
         """Nothing ever waits on this lane."""
 
     def signs(self, size: int) -> list[Sign]:
-        """Everything that has come since. EOFError, OSError or RemoteProtocolError end the lane."""
-        while (count := self._receive()) is not None:
-            if count == 0:
-                raise EOFError("it closed the connection")
+        """Some of those that have come, few enough. EOFError, OSError or RemoteProtocolError end the lane."""
+        count = self._receive()
+        if count == 0:
+            raise EOFError("it closed the connection")
+        if count is not None:
             self._inbox += self._room[:count]
         whole = len(self._inbox) // SIGN_BYTES * SIGN_BYTES
         taken, self._inbox = self._inbox[:whole], self._inbox[whole:]
@@ -158,8 +159,6 @@ class Liveness:
 
     def _run(self) -> None:
         try:
-            for pulse in self._living():
-                self._listen(pulse)  # a wire may have taken a sign together with the end of the handshake
             while not self._closing:
                 self._live_one_beat()
         except Exception:
@@ -167,11 +166,7 @@ class Liveness:
 
     def _live_one_beat(self) -> None:
         due = self._due()
-        for key, _ in self._selector.select(None if due is None else max(0.0, due - self._monotonic())):
-            if key.data is None:
-                self._ear.recv(4096)
-            else:
-                self._listen(key.data)
+        self._listen_until(due)
         now = self._monotonic()
         if due is None:
             self._begin_watching(now)
@@ -181,6 +176,17 @@ class Liveness:
             if now >= self._next_beat:
                 self._beat(now)
             self._report_silent(now)
+
+    def _listen_until(self, due: float | None) -> None:
+        held = [pulse for pulse in self._living() if pulse.wire.more]  # of which the kernel knows nothing
+        seconds = None if due is None else max(0.0, due - self._monotonic())
+        for key, _ in self._selector.select(0.0 if held else seconds):
+            if key.data is None:
+                self._ear.recv(4096)
+            elif key.data not in held:
+                self._listen(key.data)
+        for pulse in held:
+            self._listen(pulse)
 
     def _due(self) -> float | None:
         """When there is something to do, if nothing comes before."""
