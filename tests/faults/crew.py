@@ -74,7 +74,8 @@ class Member:
 
     async def done(self, errand: Errand, *, patience: float = PATIENCE_SECONDS) -> Answer:
         try:
-            return await asyncio.wait_for(asyncio.shield(errand.answer), patience)
+            async with asyncio.timeout(patience):
+                return await asyncio.shield(errand.answer)
         except TimeoutError:
             raise Hung(f"{self.name} did not answer for {patience:g} s") from None
 
@@ -101,7 +102,8 @@ class Member:
     async def ended(self, *, patience: float = PATIENCE_SECONDS) -> float:
         """When it had ended."""
         try:
-            return await asyncio.wait_for(asyncio.shield(self._ended), patience)
+            async with asyncio.timeout(patience):
+                return await asyncio.shield(self._ended)
         except TimeoutError:
             raise Hung(f"{self.name} did not end for {patience:g} s") from None
 

@@ -132,7 +132,8 @@ class Damage:
 
     async def swap(self, way: Way, piece: bytes) -> bytes:
         try:
-            following = (await asyncio.wait_for(way.waiting.get(), _NEXT_SECONDS))[1]
+            async with asyncio.timeout(_NEXT_SECONDS):
+                following = (await way.waiting.get())[1]
         except TimeoutError:
             return piece  # only late
         if not following:

@@ -21,8 +21,8 @@ from typing import Protocol
 PIECE_BYTES = 256 * 1024
 SLOW_PIECE_BYTES = 16 * 1024
 LATE_PIECES = 256
-BUFFER_BYTES = 256 * 1024
-"""Of the proxy's sockets: small, so that it does not hide how much is stuck."""
+BUFFER_BYTES, SMALL_BUFFER_BYTES = 256 * 1024, 32 * 1024
+"""Of the proxy's sockets. What they hold has arrived, as far as the sender's kernel knows: on a slow link, not yet."""
 NO_LINGER = struct.pack("ii", 1, 0)
 
 
@@ -103,7 +103,7 @@ class Way:
 
     async def _take(self) -> None:
         loop = asyncio.get_running_loop()
-        while piece := await _received(self.source):
+        while piece := await _received(self.source, self.network.piece_bytes):
             for part in [piece] if self.split is None else self.split(piece):
                 self.waiting.put_nowait((loop.time(), part))
             while self.waiting.qsize() >= self._most_waiting():
@@ -133,9 +133,9 @@ class Way:
                 self.target.shutdown(socket.SHUT_WR)
 
 
-async def _received(source: socket.socket) -> bytes:
+async def _received(source: socket.socket, most: int) -> bytes:
     try:
-        return await asyncio.get_running_loop().sock_recv(source, PIECE_BYTES)
+        return await asyncio.get_running_loop().sock_recv(source, most)
     except ConnectionError:
         return b""
 
@@ -143,13 +143,22 @@ async def _received(source: socket.socket) -> bytes:
 class Network:
     """The proxies of one ring."""
 
-    def __init__(self, split: Callable[[], Callable[[bytes], list[bytes]]] | None = None) -> None:
-        self._split = split
+    def __init__(
+        self,
+        split: Callable[[], Callable[[bytes], list[bytes]]] | None = None,
+        *,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        self._split, self._buffer_bytes = split, buffer_bytes
         self._faults: list[tuple[int | None, int | None, Fault]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._ways: set[Way] = set()
         self._listeners: list[socket.socket] = []
         self._pids: Sequence[int] = ()
+
+    @property
+    def piece_bytes(self) -> int:
+        return min(PIECE_BYTES, self._buffer_bytes)
 
     async def open(self, listening: Sequence[str], pids: Sequence[int]) -> list[str]:
         """A proxy before each of these addresses, which belong to these processes: the list of peers."""
@@ -157,7 +166,7 @@ class Network:
         addresses = []
         for rank, address in enumerate(listening):
             listener = socket.create_server(("127.0.0.1", 0))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes)
             listener.setblocking(False)
             self._listeners.append(listener)
             self._spawn(self._serve(listener, rank, int(address.rpartition(":")[2])))
@@ -207,12 +216,12 @@ class Network:
 
     async def _connect(self, dialing: socket.socket, dialer: int | None, listener: int, port: int) -> None:
         answering = socket.socket()
-        answering.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+        answering.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes)
         with dialing, answering, suppress(OSError):
             for sock in (dialing, answering):
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._buffer_bytes)
             await asyncio.get_running_loop().sock_connect(answering, ("127.0.0.1", port))
             task = asyncio.current_task()
             there = Way(self, dialing, answering, dialer, listener, task, split=self._split and self._split())

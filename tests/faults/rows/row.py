@@ -19,6 +19,8 @@ class Terms:
     warn_after_seconds: float = 10.0
     timeout_seconds: float = 12.0
     step_seconds: float = 3.0
+    slow_megabytes: int = 4
+    slow_seconds: float = 6.0  # of collectives with a slow rank, before it must have been named
     megabytes: int = 64
     sizes: tuple[int, ...] = (2, 3, 4, 8)
     damaged_frames: int = 100  # of one run

@@ -4,13 +4,14 @@ import random
 
 from tests.faults.history import RETURNED
 from tests.faults.outcome import Run
-from tests.faults.proxy import Late, Network, Slow
+from tests.faults.proxy import BUFFER_BYTES, SMALL_BUFFER_BYTES, Late, Network, Slow
 from tests.faults.rows.row import FLOAT_BYTES, MIB, Play, Row, Terms
 from tests.faults.stage import Cast, Stage
 
 SIZES = (3, 4)  # of two ranks that wait for each other, none is the slow one
 SHARE_OF_THE_BANDWIDTH = 0.01
 DELAY_SECONDS = 0.2
+USUAL_CALLS = 5
 
 
 async def _slow_by_bandwidth(cast: Cast, victim: int, usual_bytes_per_second: float) -> None:
@@ -30,21 +31,22 @@ async def _slow_by_computing(cast: Cast, victim: int, _: float) -> None:
     """Nothing is set: it computes before each call."""
 
 
-def playing(how: str, megabytes: int, calls: int) -> Play:
+def playing(how: str, calls: int) -> Play:
     slow_down = {"bandwidth": _slow_by_bandwidth, "delay": _slow_by_delay, "python": _slow_by_computing}[how]
 
     async def play(stage: Stage, run: Run, chance: random.Random, terms: Terms) -> None:
-        size, counts = chance.choice(SIZES), [max(1000, megabytes * MIB // FLOAT_BYTES)]
+        size, counts = chance.choice(SIZES), [terms.slow_megabytes * MIB // FLOAT_BYTES]
         settings = {"suspect_after_seconds": terms.suspect_after_seconds}
-        network = Network()
+        network = Network(buffer_bytes=SMALL_BUFFER_BYTES if how == "bandwidth" else BUFFER_BYTES)
         async with stage.ring(size, run, network=network, **settings) as cast:
             victim = chance.randrange(size)
-            await _call(cast, run, counts)
-            await slow_down(cast, victim, 2 * FLOAT_BYTES * counts[0] / await _call(cast, run, counts))
-            for _ in range(calls):
+            usual = min([await _call(cast, run, counts) for _ in range(USUAL_CALLS)])
+            await slow_down(cast, victim, 2 * FLOAT_BYTES * counts[0] / usual)
+            slow_seconds, done = 0.0, 0
+            while done < calls or slow_seconds < terms.slow_seconds:
                 if how == "python":
                     cast.members[victim].start("compute", seconds=terms.step_seconds)
-                await _call(cast, run, counts)
+                slow_seconds, done = slow_seconds + await _call(cast, run, counts), done + 1
             await _check_naming(cast, run, victim)
             network.clear()
 
@@ -52,7 +54,7 @@ def playing(how: str, megabytes: int, calls: int) -> Play:
 
 
 async def _call(cast: Cast, run: Run, counts: list[int]) -> float:
-    """A collective that must not fail, and how long it took."""
+    """A collective that must not fail, and how long it took for the first rank that called it."""
     errands = cast.start(cast.here, counts)
     ends = await cast.ends(errands)
     for rank, answer in ends.items():
@@ -61,7 +63,7 @@ async def _call(cast: Cast, run: Run, counts: list[int]) -> float:
             if end["outcome"] != RETURNED:
                 run.complain(f"false alarm: rank {rank} raised {end['outcome']}: {end['words']}")
     begun = [errand.begun.result() for errand in errands.values()]
-    return max((end["ended"] for answer in ends.values() for end in answer["ends"]), default=0.0) - max(begun)
+    return max((end["ended"] for answer in ends.values() for end in answer["ends"]), default=0.0) - min(begun)
 
 
 async def _check_naming(cast: Cast, run: Run, victim: int) -> None:
@@ -82,7 +84,7 @@ async def _check_naming(cast: Cast, run: Run, victim: int) -> None:
 
 PROMISE = "nothing breaks, the slow rank is named in a log line and in statistics()"
 ROWS = (
-    Row("slow-bandwidth", PROMISE, 50, playing("bandwidth", 4, 2), jobs=3),
-    Row("slow-delay", PROMISE, 50, playing("delay", 1, 4), jobs=8),
-    Row("slow-python", PROMISE, 50, playing("python", 1, 2), jobs=2),
+    Row("slow-bandwidth", PROMISE, 50, playing("bandwidth", 2), jobs=3),
+    Row("slow-delay", PROMISE, 50, playing("delay", 4), jobs=8),
+    Row("slow-python", PROMISE, 50, playing("python", 2), jobs=2),
 )

@@ -85,7 +85,8 @@ class _Strangers:
         self._say.write(f"{word}\n".encode())
 
     async def answer(self) -> str:
-        return (await asyncio.wait_for(self._hear.readline(), PATIENCE_SECONDS)).decode().strip()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return (await self._hear.readline()).decode().strip()
 
 
 @asynccontextmanager
