@@ -1,8 +1,10 @@
 """What SIGTERM does to a program that is in a ring: real processes, because a signal is for a whole one."""
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -95,6 +97,51 @@ def test_sigterm_says_goodbye_and_cleans_up_and_ends_the_program(run: str) -> No
     code, said, complaints, heard = leave(signal.SIGTERM, run=run)
     assert heard == "rank 1 left the ring: it was told to end (SIGTERM)\n"
     assert (code, said, complaints) == (128 + signal.SIGTERM, "cleaned up\n", "")
+
+
+def test_of_two_rings_both_say_goodbye_even_when_the_first_was_left() -> None:
+    peers, others = free_peers(1), free_peers(2)
+    before = f"""alone = ringwide.join(rank=0, peers={peers})
+    await alone.__aenter__()"""
+    first = "await alone.__aexit__(None, None, None)"
+    text = LEAVER.format(before=before, first=first, inside="await asyncio.sleep(60)", after="pass", run="uvloop.run")
+    with program(OTHER, *others) as other, program(text, *others) as leaver:
+        for process in (other, leaver):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "in\n"
+        leaver.send_signal(signal.SIGTERM)
+        assert other.communicate(timeout=PATIENCE_SECONDS)[0].startswith("rank 1 left the ring")
+        assert leaver.wait(timeout=PATIENCE_SECONDS) == 128 + signal.SIGTERM
+
+
+def test_a_forked_child_ends_by_sigterm_and_holds_no_connection_of_its_parent() -> None:
+    """The parent is killed, and the others hear of it at once, not after a time of silence."""
+    others = free_peers(2)
+    fork = "import os, time; child = os.fork(); child or time.sleep(60); child or os._exit(0); print(child, flush=True)"
+    text = LEAVER.format(before="pass", first=fork, inside="await asyncio.sleep(60)", after="pass", run="uvloop.run")
+    other_text = OTHER.replace("PeerLeft", "PeerLost")
+    with program(other_text, *others) as other, program(text, *others) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+        try:
+            heard = other.communicate(timeout=PATIENCE_SECONDS)[0]
+        finally:
+            os.kill(child, signal.SIGTERM)
+        assert heard.splitlines()[-1].startswith("rank 1 is lost: ")
+        assert "nothing was heard of it" not in heard
+    assert eventually_gone(child)
+
+
+def eventually_gone(process: int) -> bool:
+    for _ in range(500):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.01)
+    os.kill(process, signal.SIGKILL)
+    return False
 
 
 def test_ctrl_c_says_goodbye() -> None:

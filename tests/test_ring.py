@@ -21,6 +21,8 @@ from ringwide import Ring
 from ringwide.buckets import DTYPES, FLOATS, INTEGERS, OPERATIONS
 from ringwide.collective.coder import Coder
 from ringwide.connections import Connections
+from ringwide.membership.gathering import Gathering
+from ringwide.membership.peers import Address
 
 SIZES = [1, 2, 3, 4, 5]
 ALGORITHMS = ["ring", "doubling", "star"]  # auto is one of them for each bucket
@@ -599,6 +601,25 @@ async def test_a_rank_that_never_calls_is_named_by_all_when_the_deadline_is_over
         await ring_still_works(ring)
 
     await on_every_rank(size, act, collective_timeout_seconds=0.4)
+
+
+async def test_ranks_that_still_look_for_each_other_are_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks 1 and 2 need longer than anybody may be silent to find each other; rank 0 has found both."""
+    connect, refusals = Gathering._try_connect, iter(range(40))
+
+    async def hardly_connect(self: Gathering, address: Address) -> socket.socket:
+        if self._rank == 2 and address == self._addresses[1] and next(refusals, None) is not None:
+            await asyncio.sleep(0.02)
+            raise ConnectionRefusedError
+        return await connect(self, address)
+
+    async def act(ring: Ring) -> None:
+        await ring_still_works(ring)
+
+    monkeypatch.setattr(Gathering, "_try_connect", hardly_connect)
+    monkeypatch.setattr("ringwide.membership.gathering._LONGEST_PAUSE", 0.02)
+    await on_every_rank(3, act, suspect_after_seconds=0.3)
+    assert next(refusals, None) is None
 
 
 async def test_a_rank_that_others_wait_for_is_named_in_a_line(caplog: pytest.LogCaptureFixture) -> None:

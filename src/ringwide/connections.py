@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from weakref import WeakSet
 
 from ringwide.membership.gathering import Gathering
 from ringwide.membership.listening import listen
@@ -26,6 +28,9 @@ _PEERS_IN_FULL_BYTES = 1500
 """A longer list of peers is compared by its digest: a whole handshake has 4 KiB."""
 
 
+_all: "WeakSet[Connections]" = WeakSet()
+
+
 class Connections:
     """The links to all other ranks, and the socket on which this rank is found."""
 
@@ -36,6 +41,8 @@ class Connections:
         self._listener: socket.socket | None = None
         self._server: asyncio.Task[None] | None = None
         self._gathering: Gathering | None = None
+        self._vitals: Liveness | None = None
+        _all.add(self)
 
     async def open(
         self,
@@ -49,6 +56,7 @@ class Connections:
         timeout_seconds: float,
     ) -> None:
         """Find the other ranks. `lanes_to` says how many bulk lanes a peer gets beside its express and vital lanes."""
+        self._vitals = vitals
         terms = Terms(self._rank, len(self._addresses), self._peers_in_common(), settings, protection)
         gathering = self._gathering = Gathering(
             terms=terms,
@@ -94,11 +102,13 @@ class Connections:
         self.links[peer].add(lane)
 
     async def stop_listening(self) -> None:
-        if self._server is not None:
-            self._server.cancel()
-            await asyncio.wait([self._server])
-        if self._listener is not None:
-            self._listener.close()
+        try:
+            if self._server is not None:
+                self._server.cancel()
+                await asyncio.wait([self._server])
+        finally:
+            if self._listener is not None:
+                self._listener.close()
 
     async def close(self) -> None:
         """Let the last bytes get there, if that does not take long."""
@@ -111,3 +121,18 @@ class Connections:
         finally:
             for lane in lanes:
                 lane.close()
+
+    def drop(self) -> None:
+        """In a forked child: the connections are its parent's, and would outlive it here."""
+        sockets = [lane.socket for link in self.links.values() for lane in link.lanes.values()]
+        for sock in (*sockets, self._listener, *(self._vitals.sockets if self._vitals is not None else ())):
+            if sock is not None and sock.fileno() >= 0:
+                os.close(sock.detach())  # whoever else refers to the socket, the event loop for example
+
+
+def _drop_all() -> None:
+    for connections in list(_all):
+        connections.drop()
+
+
+os.register_at_fork(after_in_child=_drop_all)

@@ -77,7 +77,7 @@ async def join(
     addresses = load_peers(peers)
     check_rank(rank, len(addresses), str(peers) if isinstance(peers, str | os.PathLike) else "the list of peers")
     with farewell() as told:
-        ring = Ring(rank, addresses, config or RingConfig(), told)
+        ring = _made(rank, addresses, config or RingConfig(), told)
         try:
             await ring._form()
             yield ring
@@ -89,6 +89,13 @@ async def join(
             raise
         else:
             await ring._leave("it is done")
+
+
+def _made(rank: int, addresses: Sequence[Address], config: RingConfig, told: Farewell) -> "Ring":
+    try:
+        return Ring(rank, addresses, config, told)
+    except OSError as error:  # out of descriptors, for example
+        raise JoinError(f"rank {rank} cannot start: {error}") from error
 
 
 class Ring:
@@ -115,8 +122,8 @@ class Ring:
             links=self._links,
             suspect_after_seconds=config.suspect_after_seconds,
             called=lambda: self._dispatcher.called,
-            on_silent=self._dispatcher.silent,
-            on_lost=self._dispatcher.lost,
+            on_silent=self._dispatcher.parting.silent,
+            on_lost=self._dispatcher.parting.other_lane_ended,
         )
         self._planner = Planner(
             rank=rank,
@@ -335,7 +342,6 @@ class Ring:
         )
         self._dispatcher.parting.on_over = None
         self._liveness.start()
-        self._dispatcher.deadlines.vitals = self._liveness
         cores, ranks = os.sched_getaffinity(0), self._connections.ranks_on_this_host()
         if ranks > len(cores):
             self._calls.linger_seconds = 0.0  # those with the answer need the cores
@@ -347,6 +353,7 @@ class Ring:
         found[[1 + core % _CORES_LIMIT for core in cores]] = 1
         await self._wait_for_all(found, config.start_timeout_seconds - (time.perf_counter() - started))
         self._planner.crowded = bool(not found[0] and self.size > np.count_nonzero(found[1:]))
+        self._dispatcher.deadlines.vitals = self._liveness  # not before: who still looks for others does not answer yet
 
     async def _wait_for_all(self, found: Array, seconds: float) -> None:
         """All our connections are there; others may still wait for some of theirs.

@@ -89,10 +89,10 @@ class KnownVitals:
 
     def __init__(self) -> None:
         self.calls: dict[int, int] = {}
-        self.watched: list[tuple[int, float] | str] = []
+        self.watched: list[int | str] = []
 
-    def watch(self, collective: int, quiet_seconds: float, /) -> None:
-        self.watched.append((collective, quiet_seconds))
+    def watch(self, collective: int, /) -> None:
+        self.watched.append(collective)
 
     def rest(self) -> None:
         self.watched.append("rest")
@@ -293,8 +293,20 @@ def test_nobody_gives_twice_to_a_star(peer: int) -> None:
 
 def waits_in_vain(rank: OneRank) -> None:
     rank.call(Kind.ALLREDUCE, 0)
-    rank.clock.tick(0.0)
-    rank.clock.tick(1.0)
+    for eighth in range(1, 10):
+        rank.clock.tick(eighth / 8)
+
+
+def test_time_in_which_our_own_loop_stood_still_is_not_waited() -> None:
+    rank = OneRank()
+    rank.call(Kind.ALLREDUCE, 0)
+    rank.clock.tick(0.125)
+    for eighth in range(7):
+        rank.clock.tick(50 + eighth / 8)
+    assert rank.endings == []
+    rank.clock.tick(51.125)
+    (error,) = rank.endings
+    assert isinstance(error, CollectiveTimeout)
 
 
 def test_those_who_have_not_called_are_the_ones_it_waits_for() -> None:
@@ -339,16 +351,16 @@ def test_signs_of_life_are_asked_for_only_while_something_waits() -> None:
     rank.clock.tick(0.0)
     assert rank.vitals.watched == []
     rank.clock.tick(0.3)
-    assert rank.vitals.watched == [(1, 0.3)]
+    assert rank.vitals.watched == [1]
     rank.hear(1, frame.news(frame.Kind.ABORT, "enough", collective=1))
     rank.clock.tick(0.5)
-    assert rank.vitals.watched == [(1, 0.3), "rest"]
+    assert rank.vitals.watched == [1, "rest"]
 
 
 def test_a_silent_rank_is_lost_and_all_are_told() -> None:
     rank = OneRank()
     rank.call(Kind.ALLREDUCE, BULK)
-    rank.dispatcher.silent([2], 10.0)
+    rank.dispatcher.parting.silent([2], 10.0)
     (error,) = rank.endings
     assert isinstance(error, PeerLost)
     assert error.rank == 2
@@ -359,7 +371,7 @@ def test_a_silent_rank_is_lost_and_all_are_told() -> None:
 def test_one_that_hears_of_nobody_does_not_accuse_the_others() -> None:
     rank = OneRank()
     rank.call(Kind.ALLREDUCE, BULK)
-    rank.dispatcher.silent([1, 2], 10.0)
+    rank.dispatcher.parting.silent([1, 2], 10.0)
     (error,) = rank.endings
     assert isinstance(error, PeerLost)
     assert "is rank 0 cut off?" in str(error)
@@ -416,6 +428,6 @@ def test_one_that_does_not_leave_after_all_tells_it_later() -> None:
 
 def test_silence_that_nobody_waits_for_is_no_loss() -> None:
     rank = OneRank()
-    rank.dispatcher.silent([2], 10.0)
+    rank.dispatcher.parting.silent([2], 10.0)
     assert rank.dispatcher.over is None
     assert rank.links[1].told == []

@@ -2,7 +2,21 @@
 
 import pytest
 
-from ringwide.membership.slowness import Slowness, SlowRank
+from ringwide.membership.slowness import HALVED_AFTER_SECONDS, Slowness, SlowRank
+
+
+class Time:
+    """Passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def noting(rank: int = 0) -> Slowness:
+    return Slowness(rank, Time())
 
 
 def named(slowness: Slowness) -> SlowRank:
@@ -12,11 +26,11 @@ def named(slowness: Slowness) -> SlowRank:
 
 
 def test_nobody_is_slow_at_first() -> None:
-    assert Slowness(0).verdict() is None
+    assert noting().verdict() is None
 
 
 def test_one_that_calls_late() -> None:
-    slowness = Slowness(0)
+    slowness = noting()
     slowness.note_late(2, 3.0)
     slowness.note_late(1, 0.25)
     assert named(slowness) == SlowRank(2, 3.0, "others have waited 3.0 s for its calls")
@@ -24,13 +38,13 @@ def test_one_that_calls_late() -> None:
 
 
 def test_a_short_wait_is_nobodys_fault() -> None:
-    slowness = Slowness(0)
+    slowness = noting()
     slowness.note_late(2, 0.9)
     assert slowness.verdict() is None
 
 
 def test_if_all_are_equally_late_nobody_is_slow() -> None:
-    slowness = Slowness(0)
+    slowness = noting()
     for rank in (1, 2, 3):
         slowness.note_late(rank, 5.0)
     assert slowness.verdict() is None
@@ -40,7 +54,7 @@ def test_if_all_are_equally_late_nobody_is_slow() -> None:
 def test_one_whose_links_are_slow_is_named_by_all_itself_included(here: int) -> None:
     """In a ring of four, bytes are stuck from rank 1 to rank 2 and from rank 2 to rank 3."""
     stuck = {0: (1, 0.2), 1: (2, 6.0), 2: (3, 5.0), 3: (0, 0.1)}
-    slowness = Slowness(here)
+    slowness = noting(here)
     slowness.note_stuck(*stuck.pop(here))
     for teller, (rank, seconds) in stuck.items():
         slowness.hear_stuck(teller, rank, seconds)
@@ -48,13 +62,13 @@ def test_one_whose_links_are_slow_is_named_by_all_itself_included(here: int) -> 
 
 
 def test_of_a_single_slow_link_neither_end_is_named() -> None:
-    slowness = Slowness(0)
+    slowness = noting()
     slowness.hear_stuck(1, 2, 6.0)
     assert slowness.verdict() is None
 
 
 def test_one_that_is_far_away() -> None:
-    slowness = Slowness(0)
+    slowness = noting()
     for seconds in (0.41, 0.40, 0.9):
         slowness.note_round_trip(2, seconds)
     slowness.note_round_trip(1, 0.002)
@@ -64,17 +78,35 @@ def test_one_that_is_far_away() -> None:
 
 
 def test_if_all_are_far_away_it_is_our_own_place() -> None:
-    slowness = Slowness(0)
+    slowness = noting()
     for rank in (1, 2, 3):
         slowness.note_round_trip(rank, 0.4)
     assert slowness.verdict() is None
 
 
 def test_the_slow_one_is_named_again_when_it_has_cost_twice_as_much(caplog: pytest.LogCaptureFixture) -> None:
-    slowness = Slowness(0)
+    slowness = noting()
     for _ in range(10):
         slowness.note_late(2, 0.5)
         slowness.report(0.5)
     assert [record.getMessage() for record in caplog.records] == [
         f"rank 2 is slow: others have waited {seconds} s for its calls" for seconds in ("1.0", "2.0", "4.0")
     ]
+
+
+def test_what_costs_more_is_named_whatever_was_noted_first() -> None:
+    slowness = noting()
+    slowness.note_late(1, 1.2)
+    slowness.hear_stuck(1, 2, 40.0)
+    slowness.hear_stuck(2, 3, 40.0)
+    assert named(slowness).rank == 2
+
+
+def test_a_slow_start_is_forgotten() -> None:
+    time = Time()
+    slowness = Slowness(0, time)
+    slowness.note_late(1, 5.0)
+    assert named(slowness).rank == 1
+    time.now += 3 * HALVED_AFTER_SECONDS
+    assert slowness.verdict() is None
+    assert slowness.late.total[1] == 5.0

@@ -23,8 +23,8 @@ class Clock(Protocol):
 class Vitals(Protocol):
     """What is known of the other ranks' life. Ranks that are silent for too long are told to `Dispatcher.silent`."""
 
-    def watch(self, collective: int, quiet_seconds: float, /) -> None:
-        """Look for signs of life from now on: this collective waits, and nothing has moved in it for so long."""
+    def watch(self, collective: int, /) -> None:
+        """Look for signs of life from now on: this collective waits."""
 
     def rest(self) -> None:
         """Nobody waits any more."""
@@ -50,11 +50,13 @@ class Deadlines:
         self._timeout, self._warn_after, self._give_up = timeout_seconds, warn_after_seconds, give_up
         self._tick_seconds = min(TICK_SECONDS, timeout_seconds / 4)
         self._ticking = self._watching = False
+        self._due = 0.0
         self.vitals: Vitals | None = None
 
     def start_ticking(self) -> None:
         if not self._ticking:
             self._ticking = True
+            self._due = self._clock.time() + self._tick_seconds
             self._clock.call_later(self._tick_seconds, self._tick)
 
     def missing_from(self, collective: Collective) -> list[int]:
@@ -68,12 +70,20 @@ class Deadlines:
     def _tick(self) -> None:
         self._ticking = False
         now = self._clock.time()
+        if now - self._due > self._tick_seconds:
+            self._forgive(now - self._due)
         for collective in list(self._open.values()):
             self._check_progress(collective, now)
         if self.vitals is not None:
             self._watch(self.vitals, now)
         if self._open:
             self.start_ticking()
+
+    def _forgive(self, seconds: float) -> None:
+        """Our own event loop stood still for so long: what has come meanwhile is perhaps still to be read."""
+        for collective in self._open.values():
+            collective.progress_at += seconds
+            collective.warned_at += seconds
 
     def _check_progress(self, collective: Collective, now: float) -> None:
         progress = sum(operation.progress for operation in collective.operations)
@@ -98,7 +108,7 @@ class Deadlines:
         waiting = [one for one in self._open.values() if one.begun and now - one.begun_at >= self._tick_seconds]
         if waiting:
             self._watching = True
-            vitals.watch(min(one.number for one in waiting), now - max(one.progress_at for one in waiting))
+            vitals.watch(min(one.number for one in waiting))
         elif self._watching:
             self._watching = False
             vitals.rest()

@@ -85,7 +85,6 @@ class Dispatcher:
             tell_all=self._tell_all,
             doom=self._doom,
         )
-        self.lost, self.silent = self.parting.lane_ended, self.parting.silent
 
     @property
     def finished(self) -> int:
@@ -207,7 +206,7 @@ class Dispatcher:
             try:
                 hear(lane, collective, header, memoryview(payload))
             except RemoteProtocolError as error:  # of the peer that sent it, whoever made us look at it now
-                self.parting.lost(lane.peer, error)
+                self.parting.give_up_on(lane.peer, error)
 
     def _resume_lanes(self) -> None:
         """Even when a small collective begins: a peer that disagrees may have sent bulk for it, and nothing else."""
@@ -262,7 +261,7 @@ class Dispatcher:
             self._tell_all(news(Kind.CHOICE, text, fingerprint=plan.fingerprint, epoch=self._epoch))
 
     def _job_failed(self, peer: int | None, error: Exception) -> None:
-        self.parting.lost(self._rank if peer is None else peer, error)
+        self.parting.give_up_on(self._rank if peer is None else peer, error)
 
     # -- from below
 
@@ -283,6 +282,13 @@ class Dispatcher:
         operation = self._operation_of(lane.peer, collective, header)
         operation.check(lane.peer, header)
         return operation.landing(lane, header)
+
+    def lost(self, lane: LaneLike, reason: Exception) -> None:
+        """A lane has ended."""
+        if lane.index == 0:
+            self.parting.express_lane_ended(lane.peer, reason)
+        else:
+            self.parting.other_lane_ended(lane.peer, reason)
 
     def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
         if header.epoch != self._epoch or header.kind < DATA:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ringwide.collective.collective import Collective
 from ringwide.collective.deadlines import Clock
-from ringwide.collective.operation import LaneLike
 from ringwide.errors import CorruptFrame, PeerLeft, PeerLost, RemoteProtocolError, RingwideError
 from ringwide.protocol.frame import Kind, news
 
@@ -61,15 +60,19 @@ class Parting:
 
     # -- connections
 
-    def lane_ended(self, lane: LaneLike, reason: Exception) -> None:
+    def express_lane_ended(self, peer: int, reason: Exception) -> None:
         """Without a goodbye, so has the ring."""
-        peer = lane.peer
         if peer in self._departed:
             self._lost_after_goodbye(peer, reason)
-        elif lane.index > 0 and isinstance(reason, EOFError | OSError):
-            self._clock.call_later(GOODBYE_GRACE_SECONDS, lambda: self.lost(peer, reason))
         else:
-            self.lost(peer, reason)
+            self.give_up_on(peer, reason)
+
+    def other_lane_ended(self, peer: int, reason: Exception) -> None:
+        """The goodbye that explains it may be on its way."""
+        if peer not in self._departed and isinstance(reason, EOFError | OSError):
+            self._clock.call_later(GOODBYE_GRACE_SECONDS, lambda: self.give_up_on(peer, reason))
+        else:
+            self.express_lane_ended(peer, reason)
 
     def _lost_after_goodbye(self, peer: int, reason: Exception) -> None:
         """At the end of its stream all it sent has arrived; a stream that broke may have taken something along."""
@@ -78,7 +81,7 @@ class Parting:
             self._tell_of_loss(peer, words)
             self.close_down(PeerLost(rank=peer, reason=words))
 
-    def lost(self, peer: int, reason: Exception) -> None:
+    def give_up_on(self, peer: int, reason: Exception) -> None:
         """Nothing can be expected of this peer any more, or of ourselves, if the reason is neither it nor the way."""
         if self._nothing_is_left:
             return

@@ -4,9 +4,7 @@ Rules:
 - A thread, because a training step blocks the event loop for as long as it likes: such a rank still answers. One that
   is frozen does not, nor one behind a link that has gone silent.
 - Nobody asks while collectives are quick. The thread sleeps, and nothing travels.
-- Whatever is heard of a rank counts, on any of its lanes. One of which nothing is heard for `suspect_after_seconds`
-  while a collective waits is reported, once.
-- Time in which this process itself did not run is nobody's silence.
+- Whatever is heard of a rank counts, on any of its lanes (`silence.py` counts it).
 """
 
 import asyncio
@@ -18,11 +16,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ringwide.errors import RemoteProtocolError
+from ringwide.membership.silence import Silence
 from ringwide.membership.slowness import Slowness
-from ringwide.protocol.vital import SIGN_BYTES, VITAL_LANE, Sign, SignKind, read_sign
+from ringwide.protocol.vital import SIGN_BYTES, Sign, SignKind, read_sign
 from ringwide.transport.lane import Lane
 from ringwide.transport.link import Link
-from ringwide.transport.scratch import Scratch
 from ringwide.transport.sockets import unacknowledged_bytes
 from ringwide.transport.wire import Wire
 
@@ -33,25 +31,20 @@ STUCK_BYTES = 64 * 1024
 _CLOSING_SECONDS = 1.0
 
 OnSilent = Callable[[Sequence[int], float], None]
+OnLost = Callable[[int, Exception], None]
 
 
 class Pulse:
-    """The vital lane to one peer, and what was last heard on it. To the dispatcher it ends as any other lane does."""
-
-    index = VITAL_LANE
+    """The vital lane to one peer, and what was last heard on it."""
 
     def __init__(self, peer: int, wire: Wire) -> None:
         self.peer, self.wire = peer, wire
-        self.heard_at = self.sign_at = 0.0
         self.called = 0
+        self.sign_at = 0.0
         self.bytes_seen = 0  # on the other lanes of this peer
         self.ended = False
-        self.scratch = Scratch()
         self._inbox = bytearray()
         self._room = memoryview(bytearray(64 * SIGN_BYTES))
-
-    def resume(self) -> None:
-        """Nothing ever waits on this lane."""
 
     def signs(self, size: int) -> list[Sign]:
         """Some of those that have come, few enough. EOFError, OSError or RemoteProtocolError end the lane."""
@@ -92,7 +85,7 @@ class Liveness:
         suspect_after_seconds: float,
         called: Callable[[], int],
         on_silent: OnSilent,
-        on_lost: Callable[[Pulse, Exception], None],
+        on_lost: OnLost,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rank, self._links, self._called = rank, links, called
@@ -101,14 +94,15 @@ class Liveness:
         self._on_silent, self._on_lost, self._monotonic = on_silent, on_lost, monotonic
         self._loop = asyncio.get_running_loop()
         self._pulses: dict[int, Pulse] = {}
-        self.slowness = Slowness(rank)
+        self._silence = Silence(links, suspect_after_seconds=suspect_after_seconds, beat_seconds=self._beat_seconds)
+        self.slowness = Slowness(rank, monotonic)
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._run, name=f"ringwide-vitals-{rank}", daemon=True)
         self._waits_in: int | None = None  # the collective for which others are watched
-        self._quiet_seconds = self._next_beat = self._watching_since = 0.0
+        self._next_beat = self._watching_since = 0.0
         self._closing = False
 
     # -- from the event loop
@@ -123,11 +117,10 @@ class Liveness:
             self._selector.register(pulse.wire.socket, selectors.EVENT_READ, pulse)
         self._thread.start()
 
-    def watch(self, collective: int, quiet_seconds: float) -> None:
-        """This collective waits for others, and has seen no progress for so long."""
+    def watch(self, collective: int) -> None:
+        """This collective waits for others."""
         asleep, self._waits_in = self._waits_in is None, collective
         if asleep:
-            self._quiet_seconds = quiet_seconds
             self._ring_bell()
 
     def rest(self) -> None:
@@ -137,6 +130,10 @@ class Liveness:
     def called(self, peer: int) -> int:
         """The last collective that this rank has told to have called."""
         return self._pulses[peer].called
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        return [self._bell, self._ear, *(pulse.wire.socket for pulse in self._pulses.values())]
 
     def close(self) -> None:
         self._closing = True
@@ -162,6 +159,8 @@ class Liveness:
             while not self._closing:
                 self._live_one_beat()
         except Exception:
+            if self._closing:
+                return  # what it listened on was closed meanwhile
             logger.exception("rank %d has no signs of life any more", self._rank)
 
     def _live_one_beat(self) -> None:
@@ -171,11 +170,12 @@ class Liveness:
         if due is None:
             self._begin_watching(now)
         elif now - due > self._beat_seconds:
-            self._forgive(now - due)
+            self._silence.forgive(now, now - due)
         if self._waits_in is not None:
             if now >= self._next_beat:
                 self._beat(now)
-            self._report_silent(now)
+            if silent := self._silence.broken_by(now):
+                self._tell(self._on_silent, silent, self._suspect_after)
 
     def _listen_until(self, due: float | None) -> None:
         held = [pulse for pulse in self._living() if pulse.wire.more]  # of which the kernel knows nothing
@@ -190,25 +190,16 @@ class Liveness:
 
     def _due(self) -> float | None:
         """When there is something to do, if nothing comes before."""
-        if self._waits_in is None:
-            return None
-        suspicions = [pulse.heard_at + self._suspect_after for pulse in self._living()]
-        return min([self._next_beat, *suspicions])
+        return None if self._waits_in is None else min(self._next_beat, self._silence.ends_at())
 
     def _begin_watching(self, now: float) -> None:
-        """Nobody was asked before, so nobody has been silent for longer than the collective has waited."""
         self._next_beat = self._watching_since = now
+        self._silence.begin(now)
         for pulse in self._living():
-            pulse.heard_at = max(pulse.heard_at, now - self._quiet_seconds)
             pulse.bytes_seen = self._bytes_from(pulse.peer)
 
     def _living(self) -> list[Pulse]:
         return [pulse for pulse in self._pulses.values() if not pulse.ended]
-
-    def _forgive(self, seconds: float) -> None:
-        """We were stopped, or did not get a core, for so long: what others said meanwhile is still to be read."""
-        for pulse in self._living():
-            pulse.heard_at += seconds
 
     def _listen(self, pulse: Pulse) -> None:
         try:
@@ -218,7 +209,8 @@ class Liveness:
             self._end(pulse, error)
 
     def _hear(self, pulse: Pulse, sign: Sign) -> None:
-        pulse.heard_at = pulse.sign_at = self._monotonic()
+        pulse.sign_at = self._monotonic()
+        self._silence.hear(pulse.peer, pulse.sign_at)
         pulse.called = max(pulse.called, sign.called)
         self.slowness.hear_stuck(pulse.peer, sign.stuck_to, sign.stuck_milliseconds / 1000)
         if sign.kind == SignKind.QUESTION:
@@ -232,8 +224,9 @@ class Liveness:
 
     def _end(self, pulse: Pulse, error: Exception) -> None:
         pulse.ended = True
+        self._silence.forget(pulse.peer)
         self._selector.unregister(pulse.wire.socket)
-        self._tell(self._on_lost, pulse, error)
+        self._tell(self._on_lost, pulse.peer, error)
 
     def _beat(self, now: float) -> None:
         waits_in = self._waits_in
@@ -251,22 +244,13 @@ class Liveness:
     def _look_at_lanes(self, pulse: Pulse, now: float) -> None:
         received = self._bytes_from(pulse.peer)
         if received != pulse.bytes_seen:
-            pulse.bytes_seen, pulse.heard_at = received, now
+            pulse.bytes_seen = received
+            self._silence.hear(pulse.peer, now)
         if any(_is_stuck(lane) for lane in list(self._links[pulse.peer].lanes.values())):
             self.slowness.note_stuck(pulse.peer, self._beat_seconds)
 
     def _bytes_from(self, peer: int) -> int:
         return sum(lane.bytes_received for lane in list(self._links[peer].lanes.values()))
-
-    def _report_silent(self, now: float) -> None:
-        """Together with those that are nearly as silent: one that hears of nobody must know that before it accuses."""
-        living = self._living()
-        if not any(now - pulse.heard_at >= self._suspect_after for pulse in living):
-            return
-        silent = [pulse for pulse in living if now - pulse.heard_at >= self._suspect_after - 2 * self._beat_seconds]
-        self._tell(self._on_silent, [pulse.peer for pulse in silent], self._suspect_after)
-        for pulse in silent:
-            pulse.heard_at = now  # it was said; if nobody minds, it is said again after as long
 
     def _tell(self, callback: Callable[..., None], *facts: object) -> None:
         try:

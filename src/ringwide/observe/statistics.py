@@ -106,8 +106,8 @@ def _of_link(link: Link, ledger: Ledger, slowness: Slowness) -> LinkStatistics:
         _of_tallies(ledger.received),
         ledger.encode_seconds,
         ledger.decode_seconds,
-        slowness.late.get(link.peer, 0.0),
-        slowness.stuck.get(link.peer, 0.0),
+        slowness.late.total.get(link.peer, 0.0),
+        slowness.stuck.total.get(link.peer, 0.0),
         slowness.round_trip(link.peer),
     )
 

@@ -84,7 +84,7 @@ class Life:
     def _connect_vitals(self) -> None:
         self._vitals: list[SimulatedVitals] = []
         for rank in self.ranks:
-            self._vitals.append(SimulatedVitals(rank.rank, self.network, self._vitals, rank.dispatcher.silent))
+            self._vitals.append(SimulatedVitals(rank.rank, self.network, self._vitals, rank.dispatcher.parting.silent))
             rank.dispatcher.deadlines.vitals = self._vitals[-1]
 
     def run(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from ringwide.membership.silence import Silence
 from ringwide.simulator.faults import SUSPECT_SECONDS
 from ringwide.simulator.network import Network
 
@@ -19,7 +20,7 @@ class SimulatedVitals:
         self._rank, self._network, self._on_silent = rank, network, on_silent
         self._all, self._host = all_vitals, network.hosts[rank]
         self._links = network.links[rank]
-        self._heard_at = dict.fromkeys(self._links, 0.0)
+        self._silence = Silence(self._links, suspect_after_seconds=SUSPECT_SECONDS, beat_seconds=BEAT_SECONDS)
         self._called = dict.fromkeys(self._links, 0)
         self._received = dict.fromkeys(self._links, 0)
         self.watching = False
@@ -28,14 +29,12 @@ class SimulatedVitals:
 
     # -- from the dispatcher
 
-    def watch(self, collective: int, quiet_seconds: float, /) -> None:
+    def watch(self, collective: int, /) -> None:
         if self.watching:
             return
         self.watching = True
-        now = self._host.time()
-        for peer, heard_at in self._heard_at.items():
-            self._heard_at[peer] = max(heard_at, now - quiet_seconds)
-        self._due = now
+        self._due = self._host.time()
+        self._silence.begin(self._due)
         self._awaited_beats += 1
         self._beat(self._awaited_beats)
 
@@ -52,23 +51,19 @@ class SimulatedVitals:
             return  # one that was stopped meanwhile
         now = self._host.time()
         if now - self._due > BEAT_SECONDS:
-            self._forgive(now - self._due)
+            self._silence.forgive(now, now - self._due)
         self._listen(now)
-        self._report(now)
-        self._due = min([now + BEAT_SECONDS, *(self._heard_at[peer] + SUSPECT_SECONDS for peer in self._living())])
+        if silent := self._silence.broken_by(now):
+            self._on_silent(silent, SUSPECT_SECONDS)
+        self._due = min(now + BEAT_SECONDS, self._silence.ends_at())
         self._host.call_at(self._due, lambda: self._beat(number))
-
-    def _forgive(self, seconds: float) -> None:
-        """This rank itself was frozen."""
-        for peer in self._heard_at:
-            self._heard_at[peer] += seconds
 
     def _listen(self, now: float) -> None:
         for peer in self._living():
             self._links[peer].vital.knock()
             received = sum(lane.received for lane in self._links[peer].lanes)
             if self._answers(peer) or received != self._received[peer]:
-                self._heard_at[peer] = max(self._heard_at[peer], now - self._network.delay())
+                self._silence.hear(peer, now - self._network.delay())
             if self._answers(peer):
                 self._called[peer] = self._network.dispatchers[peer].called
             self._received[peer] = received
@@ -79,15 +74,8 @@ class SimulatedVitals:
         asked = ours.is_open or self._all[peer].watching
         return asked and ours.other.is_open and not self._network.hosts[peer].frozen
 
-    def _report(self, now: float) -> None:
-        """With the first one that is due, all of whom as little was heard: perhaps it is us who are cut off."""
-        quiet = {peer: now - self._heard_at[peer] for peer in self._living()}
-        if not quiet or now < min(self._heard_at[peer] for peer in quiet) + SUSPECT_SECONDS:
-            return
-        silent = [peer for peer, seconds in quiet.items() if seconds >= SUSPECT_SECONDS - 2 * BEAT_SECONDS]
-        for peer in silent:
-            self._heard_at[peer] = now
-        self._on_silent(silent, SUSPECT_SECONDS)
-
     def _living(self) -> list[int]:
+        for peer, link in self._links.items():
+            if link.vital.closed:
+                self._silence.forget(peer)
         return [peer for peer, link in self._links.items() if not link.vital.closed]
