@@ -4,6 +4,7 @@ Training knows of the loop only where gradients overlap with the backward pass, 
 """
 
 import asyncio
+import signal
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -12,6 +13,12 @@ from hypothesis import settings
 
 settings.register_profile("ringwide", deadline=None)
 settings.load_profile("ringwide")
+
+
+def pytest_configure() -> None:
+    """A shell makes what it runs in the background ignore Ctrl-C, and so would every process that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
