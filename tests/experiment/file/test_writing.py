@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from ringwide.experiment.file.writing import as_yaml, written_size
@@ -6,6 +8,12 @@ from ringwide.experiment.file.writing import as_yaml, written_size
 def test_lists_of_words_are_one_line_and_lists_of_blocks_are_not() -> None:
     assert as_yaml({"b": [8, "x", None], "a": [{"c": True, "d": []}], "e": {"f": {}}}) == (
         "b: [8, x, null]\na:\n- c: true\n  d: []\ne:\n  f: {}\n"
+    )
+
+
+def test_a_path_is_text() -> None:
+    assert as_yaml({"ring": {"key_file": Path("ring.key"), "beside": [Path("a b"), Path("1")]}}) == (
+        "ring:\n  key_file: ring.key\n  beside: [a b, '1']\n"
     )
 
 

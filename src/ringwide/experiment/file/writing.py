@@ -1,6 +1,7 @@
 """Plain data as YAML that can be read again, in the way a person would write it."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -31,3 +32,9 @@ class _Dumper(yaml.SafeDumper):
         """Numbers and words side by side, blocks one below the other."""
         items = list(sequence)
         return super().represent_sequence(tag, items, flow_style=not any(isinstance(item, dict) for item in items))
+
+    def represent_path(self, path: Path) -> yaml.nodes.ScalarNode:
+        return self.represent_str(str(path))
+
+
+_Dumper.add_multi_representer(Path, _Dumper.represent_path)
