@@ -80,6 +80,7 @@ def write_certificate(directory: Path) -> tuple[Path, Path]:
     pem = serialization.Encoding.PEM
     cert_file, key_file = directory / "rank.crt", directory / "rank.key"
     cert_file.write_bytes(certificate.public_bytes(pem))
+    key_file.touch(0o600)  # others may not even read it
     key_file.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
     return cert_file, key_file
 

@@ -1,6 +1,8 @@
 """The key file: made once, private, and never shown."""
 
 import os
+import resource
+import shlex
 import stat
 from pathlib import Path
 
@@ -67,6 +69,61 @@ def test_a_key_that_others_can_use_is_refused(key_file: Path, mode: int) -> None
         f"key_file: {key_file}: the key file has mode {mode:04o}, so that others on this machine can use it; "
         f"keep it to yourself: chmod 600 {key_file}"
     )
+
+
+def test_the_cure_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    path = tmp_path / "my key; rm x"
+    make_key_file(path)
+    path.chmod(0o644)
+    with pytest.raises(ConfigError) as caught:
+        load_key(path, origin="key_file")
+    assert shlex.split(str(caught.value).partition("yourself: ")[2]) == ["chmod", "600", str(path)]
+
+
+@pytest.mark.parametrize(("owner", "user", "welcome"), [(0, 7, True), (7, 7, True), (8, 7, False), (8, 0, False)])
+def test_a_key_of_another_user_is_refused(
+    key_file: Path, owner: int, user: int, welcome: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for root's, who can read and change everything anyway."""
+    as_if_owned_by(owner, user, monkeypatch)
+    if welcome:
+        load_key(key_file, origin="key_file")
+    else:
+        with pytest.raises(ConfigError, match=r"ring\.key: the key file belongs to another user \(8\).*of your own"):
+            load_key(key_file, origin="key_file")
+
+
+def as_if_owned_by(owner: int, user: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = os.fstat
+
+    def fstat(descriptor: int) -> os.stat_result:
+        found = list(look(descriptor))
+        found[stat.ST_UID] = owner
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+
+
+def test_a_key_that_cannot_be_written_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    """The disk is full, as it were."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"ring\.key: the key cannot be written: File too large"):
+            make_key_file(tmp_path / "ring.key")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+    make_key_file(tmp_path / "ring.key")
+    load_key(tmp_path / "ring.key", origin="key_file")
+
+
+def test_no_file_gets_a_name_that_would_be_taken_for_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="would be taken for a key itself; choose another name"):
+        make_key_file(Path("ringwide-key-1"))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])

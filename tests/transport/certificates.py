@@ -38,6 +38,7 @@ class Authority:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a rank")])
         files = Files(directory / "rank.crt", directory / "rank.key", directory / "ca.crt")
         files.cert.write_bytes(_pem(self._signed(name, key)))
+        files.key.touch(0o600)
         files.key.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

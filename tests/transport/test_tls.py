@@ -81,6 +81,40 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked(files: Files) ->
         contexts_of(files)
 
 
+@pytest.mark.parametrize("which", ["cert", "key", "ca"])
+def test_a_pipe_is_refused_and_nobody_waits(files: Files, which: str) -> None:
+    path: Path = getattr(files, which)
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    with pytest.raises(ConfigError, match=f"tls.{which}: {path} cannot be read: it is not a file"):
+        contexts_of(files)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o660, 0o650])
+def test_a_key_that_others_can_use_is_refused(files: Files, mode: int) -> None:
+    files.key.chmod(mode)
+    message = f"tls.key: {files.key} has mode {mode:04o}, so that others on this machine can use it.*: chmod 600 "
+    with pytest.raises(ConfigError, match=message):
+        contexts_of(files)
+
+
+@pytest.mark.parametrize(("owner", "mode", "welcome"), [(0, 0o440, True), (7, 0o440, False), (8, 0o400, False)])
+def test_a_group_may_read_what_root_owns(
+    files: Files, owner: int, mode: int, welcome: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As services are given keys by those who run the machine."""
+    files.key.chmod(mode)
+    found = list(files.key.stat())
+    found[stat.ST_UID] = owner
+    monkeypatch.setattr(os, "fstat", lambda _: os.stat_result(found))
+    monkeypatch.setattr(os, "geteuid", lambda: 7)
+    if welcome:
+        contexts_of(files)
+    else:
+        with pytest.raises(ConfigError, match=f"tls.key: {files.key} (has mode 0440|belongs to another user)"):
+            contexts_of(files)
+
+
 # Who gets in
 
 

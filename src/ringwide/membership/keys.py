@@ -9,18 +9,20 @@ import stat
 from pathlib import Path
 
 from ringwide.errors import ConfigError
+from ringwide.membership.filenames import looks_like_a_key
 from ringwide.protocol.proof import KEY_BYTES, Secret
+from ringwide.transport.private import open_without_waiting, why_not_private
 
 VARIABLE = "RINGWIDE_KEY_FILE"
 KEYGEN = "python -m ringwide keygen FILE"
 _LABEL = "ringwide-key-1"
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _LONGEST_BYTES = 1024
 
 
 def make_key_file(path: Path) -> None:
     """A new key in a new file that only its owner can read."""
-    line = f"{_LABEL} {secrets.token_hex(KEY_BYTES)}\n"
+    if looks_like_a_key(str(path)):
+        raise ConfigError("a file of that name would be taken for a key itself; choose another name, such as ring.key")
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as error:
@@ -30,9 +32,21 @@ def make_key_file(path: Path) -> None:
         ) from error
     except OSError as error:
         raise ConfigError(f"{path}: the key cannot be written: {error.strerror}") from error
+    try:
+        _write_key(descriptor)
+    except BaseException as error:  # half a key would be of no use, and in the way of the next try
+        path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise ConfigError(f"{path}: the key cannot be written: {error.strerror}") from error
+        raise
+
+
+def _write_key(descriptor: int) -> None:
     with open(descriptor, "w", encoding="ascii") as file:
         os.fchmod(file.fileno(), 0o600)  # a umask may have taken more than that away
-        file.write(line)
+        file.write(f"{_LABEL} {secrets.token_hex(KEY_BYTES)}\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def load_key(path: Path, *, origin: str) -> Secret:
@@ -50,7 +64,7 @@ def load_key(path: Path, *, origin: str) -> Secret:
 
 def _read(path: Path, where: str) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe that nobody feeds would wait
+        descriptor = open_without_waiting(path)
     except FileNotFoundError as error:
         raise ConfigError(
             f"{where}: there is no such key file; make one with `{KEYGEN}` and copy it to every machine"
@@ -58,17 +72,14 @@ def _read(path: Path, where: str) -> str:
     except OSError as error:
         raise ConfigError(f"{where}: the key file cannot be read: {error.strerror}") from error
     try:
-        _require_private(os.fstat(descriptor).st_mode, path, where)
+        _require_private(os.fstat(descriptor), path, where)
         return os.read(descriptor, _LONGEST_BYTES).decode("ascii", errors="replace")
     finally:
         os.close(descriptor)
 
 
-def _require_private(mode: int, path: Path, where: str) -> None:
-    if not stat.S_ISREG(mode):
+def _require_private(found: os.stat_result, path: Path, where: str) -> None:
+    if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{where}: this is not a file; make a key with `{KEYGEN}`")
-    if mode & _OTHERS:
-        raise ConfigError(
-            f"{where}: the key file has mode {stat.S_IMODE(mode):04o}, so that others on this machine can use it; "
-            f"keep it to yourself: chmod 600 {path}"
-        )
+    if problem := why_not_private(found, path):
+        raise ConfigError(f"{where}: the key file {problem}")

@@ -5,13 +5,18 @@ are known by their place in the peers file. A certificate must be good for both 
 """
 
 import asyncio
+import os
 import ssl
+import stat
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket as Socket
 from typing import NoReturn
 
 from ringwide.errors import ConfigError
+from ringwide.transport.private import open_without_waiting, why_not_private
 from ringwide.transport.tls_wire import TlsWire, words
 
 _HANDSHAKE_READ_BYTES = 16 * 1024
@@ -43,10 +48,15 @@ def tls_contexts(*, cert: Path, key: Path, ca: Path) -> TlsContexts:
 
 def _check_readable(name: str, path: Path) -> None:
     try:
-        with path.open("rb") as file:
-            file.read(1)
+        descriptor = open_without_waiting(path)
     except OSError as error:
         raise ConfigError(f"tls.{name}: {path} cannot be read: {error.strerror}") from error
+    found = os.fstat(descriptor)
+    os.close(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"tls.{name}: {path} cannot be read: it is not a file")
+    if name == "key" and (problem := why_not_private(found, path, group_of_root=True)):
+        raise ConfigError(f"tls.key: {path} {problem}")
 
 
 def _load_authority(context: ssl.SSLContext, ca: Path) -> None:
@@ -76,13 +86,21 @@ def _what_is_no_pem(cert: Path, key: Path, error: ssl.SSLError) -> str:
     return f"tls.cert, tls.key: {cert} and {key} cannot be used: {words(error)}"
 
 
-async def secured(sock: Socket, context: ssl.SSLContext, *, server_side: bool) -> TlsWire:
-    """Do the handshake on a non-blocking socket. `OSError` if it fails; the socket is the caller's to close."""
+async def secured(
+    sock: Socket, context: ssl.SSLContext, *, server_side: bool, on_cost: Callable[[float], None] = lambda _: None
+) -> TlsWire:
+    """Do the handshake on a non-blocking socket. `OSError` if it fails; the socket is the caller's to close.
+
+    `on_cost` hears of the processor's seconds that it has taken so far, each time that it gets on.
+    """
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     session = context.wrap_bio(incoming, outgoing, server_side=server_side)
-    loop = asyncio.get_running_loop()
+    loop, cost = asyncio.get_running_loop(), 0.0
     while True:
+        began = time.thread_time()
         failure, done = _step(session)
+        cost += time.thread_time() - began
+        on_cost(cost)
         if outgoing.pending:
             await loop.sock_sendall(sock, outgoing.read())  # also if it failed: the peer is told why
         if failure is not None:
