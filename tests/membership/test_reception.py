@@ -1,11 +1,15 @@
 """Strangers at the door: how many at a time, for how long, at which pace, and that ranks get in all the same."""
 
 import asyncio
+import gc
+import logging
 import os
 import random
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +20,7 @@ from membership.strangers import CHALLENGE, HEADER, HELLO, PATIENCE_SECONDS, fra
 from membership.test_gathering import formed_ring, member, outcomes_of
 from membership.test_locked_door import challenge
 from ringwide.membership import gathering, reception
-from ringwide.membership.reception import Reception
+from ringwide.membership.reception import Reception, leisure_after
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -101,6 +105,31 @@ async def test_a_formed_ring_takes_its_time_with_strangers(monkeypatch: pytest.M
                 writer.write(b"GET / HTTP/1.1\r\n\r\n")
                 await writer.drain()
         assert seats.in_all <= 1
+
+
+def test_the_dearer_a_greeting_the_longer_the_next_waits() -> None:
+    assert [leisure_after(cost) for cost in (0, 0.0005, 0.0064, 10)] == [0.02, 0.02, pytest.approx(0.128), 1.0]
+
+
+async def test_a_mistake_of_ours_costs_a_stranger_its_connection_and_us_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def mistaken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("nobody thought of it")
+
+    monkeypatch.setattr(reception, "LEISURE_SECONDS", 0.0)
+    unhandled: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    peers = free_peers(2)
+    async with formed_ring(peers):
+        monkeypatch.setattr(gathering, "answer", mistaken)
+        for _ in range(5):
+            await one_stranger(peers[0], b"")  # which waits until the connection is closed
+    gc.collect()
+    assert unhandled == []
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    told = re.escape("from 127.0.0.1: a mistake of this program, ZeroDivisionError('nobody thought of it') at ")
+    assert re.search(rf"turned away a connection {told}.*test_reception.py:\d+$", line)
 
 
 # -- all kinds at once, while the ring works

@@ -9,8 +9,10 @@ import pytest
 
 import ringwide
 from local_ring import free_peers
-from membership.strangers import rest, visiting
-from membership.test_gathering import member, outcomes_of
+from membership.strangers import PATIENCE_SECONDS, rest, visiting
+from membership.test_gathering import formed_ring, member, outcomes_of
+from membership.test_reception import Seats, silent_visitors
+from ringwide.membership import reception
 from transport.certificates import Authority
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -106,6 +108,25 @@ async def test_a_dialer_whom_nobody_vouches_for_is_not_let_in(tls: dict[str, Any
     )
     assert all(isinstance(error, ringwide.StartTimeout | ringwide.PeerLeft) for error in errors), errors
     assert OTHER_TLS in str(errors[1])
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+async def test_a_formed_ring_takes_the_more_time_the_more_strangers_cost(
+    with_tls: bool, tls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A TLS handshake costs some, and the rank has made one already; a plain one costs next to nothing."""
+    monkeypatch.setattr(reception, "LEISURE_SECONDS", 0.0)
+    monkeypatch.setattr(reception, "TIMES_THE_COST", 1e9)
+    monkeypatch.setattr(reception, "LONGEST_LEISURE_SECONDS", 10 * PATIENCE_SECONDS)
+    peers = free_peers(2)
+    async with formed_ring(peers, **({"tls": tls} if with_tls else {})):
+        seats = Seats(monkeypatch)
+        async with silent_visitors(peers[1], 5), visiting(peers[1]) as (reader, writer):
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            if not with_tls:
+                await rest(reader)
+            await asyncio.sleep(0.05)
+        assert seats.in_all == (1 if with_tls else 6)
 
 
 @pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", bytes(300), b"\x16\x03\x01\x00\x05hello"])

@@ -18,7 +18,7 @@ from ringwide.membership.listening import unresolvable
 from ringwide.membership.meeting import Met, Refused, Terms, answer, introduce
 from ringwide.membership.peers import Address
 from ringwide.membership.problems import Problems
-from ringwide.membership.reception import Reception
+from ringwide.membership.reception import Reception, leisure_after
 from ringwide.membership.strangers import Strangers
 from ringwide.protocol.handshake import Difference, Hello
 from ringwide.protocol.proof import NONCE_BYTES
@@ -53,6 +53,7 @@ class Gathering:
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[None] = self._loop.create_future()
         self._strangers = Strangers(terms.rank, clock=self._loop.time)
+        self._dearest_seconds = 0.0  # what a TLS handshake has cost this rank's processor, at most
 
     def fail(self, error: Exception) -> None:
         """Joining is over; `run` raises this."""
@@ -75,8 +76,13 @@ class Gathering:
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept connections for as long as this task runs."""
-        reception = Reception(rank=self._rank, greet=self._greet, in_a_hurry=lambda: not self._outcome.done())
+        reception = Reception(
+            rank=self._rank, greet=self._greet, pause_seconds=self._pause_seconds, strangers=self._strangers
+        )
         await reception.serve(listener)
+
+    def _pause_seconds(self) -> float:
+        return leisure_after(self._dearest_seconds) if self._outcome.done() else 0.0
 
     # -- the one that listens
 
@@ -207,7 +213,11 @@ class Gathering:
         tls = self._terms.protection.tls
         if tls is None:
             return PlainWire(sock)
-        return await secured(sock, tls.dialing if dialed else tls.listening, server_side=not dialed)
+        context = tls.dialing if dialed else tls.listening
+        return await secured(sock, context, server_side=not dialed, on_cost=self._note_cost)
+
+    def _note_cost(self, seconds: float) -> None:
+        self._dearest_seconds = max(self._dearest_seconds, seconds)
 
     def _conclude(self, outcome: Met | Refused, sock: socket.socket, host: str, *, dialed: bool) -> None:
         if isinstance(outcome, Met):

@@ -5,32 +5,46 @@ Rules:
 - When all places are taken, whoever has been here longest goes as soon as somebody else comes. But each gets
   `GRACE_SECONDS` first, which is more than a rank needs: so strangers that hold all places keep no rank out, and a
   crowd of ranks does not push each other away.
-- When nobody is awaited any more, there is no hurry: the others wait in the kernel, where they cost nothing.
+- When nobody is awaited any more, there is no hurry: the others wait in the kernel, where they cost nothing. The dearer
+  a greeting is, the longer they wait: strangers get a small share of this rank's time.
+- A mistake in how somebody is greeted costs the connection, and a line as for other strangers.
 """
 
 import asyncio
 import logging
 import socket
+import traceback
 from collections.abc import Callable, Coroutine
 
-from ringwide.membership.channel import until_readable
+from ringwide.membership.channel import host_of, until_readable
+from ringwide.membership.strangers import Strangers
 
 logger = logging.getLogger("ringwide.membership")
 
 PLACES = 64
 GRACE_SECONDS = 0.25
-LEISURE_SECONDS = 0.02
+LEISURE_SECONDS, LONGEST_LEISURE_SECONDS = 0.02, 1.0
+TIMES_THE_COST = 20
 _PAUSE_SECONDS = 0.5
 
 Greet = Callable[[socket.socket], Coroutine[None, None, None]]
 """Finds out who it is, and closes the socket unless it is one of us."""
 
 
-class Reception:
-    """Accepts connections, and sees to it that they do not become too many."""
+def leisure_after(cost_seconds: float) -> float:
+    """How long to wait before the next is accepted, if a greeting costs so much of this rank's time."""
+    return max(LEISURE_SECONDS, min(TIMES_THE_COST * cost_seconds, LONGEST_LEISURE_SECONDS))
 
-    def __init__(self, *, rank: int, greet: Greet, in_a_hurry: Callable[[], bool]) -> None:
-        self._rank, self._greet, self._in_a_hurry = rank, greet, in_a_hurry
+
+class Reception:
+    """Accepts connections, and sees to it that they do not become too many.
+
+    `pause_seconds` says how long to wait for the next after one has come.
+    """
+
+    def __init__(self, *, rank: int, greet: Greet, pause_seconds: Callable[[], float], strangers: Strangers) -> None:
+        self._rank, self._greet = rank, greet
+        self._pause_seconds, self._strangers = pause_seconds, strangers
         self._loop = asyncio.get_running_loop()
         self._guests: dict[asyncio.Task[None], float] = {}  # since when; the oldest is the first
         self._leaving: set[asyncio.Task[None]] = set()
@@ -43,7 +57,7 @@ class Reception:
                 sock = await self._accept(listener)
                 self._make_room()
                 self._seat(sock)
-                await asyncio.sleep(0 if self._in_a_hurry() else LEISURE_SECONDS)
+                await asyncio.sleep(self._pause_seconds())
         finally:
             await self._close()
 
@@ -72,20 +86,27 @@ class Reception:
             oldest.cancel()
 
     def _seat(self, sock: socket.socket) -> None:
-        task = asyncio.create_task(self._greet(sock))
+        task, host = asyncio.create_task(self._greet(sock)), host_of(sock)
         self._guests[task] = self._loop.time()
-        task.add_done_callback(lambda task: self._forget(task, sock))
+        task.add_done_callback(lambda task: self._forget(task, sock, host))
 
-    def _forget(self, task: "asyncio.Task[None]", sock: socket.socket) -> None:
+    def _forget(self, task: "asyncio.Task[None]", sock: socket.socket, host: str) -> None:
         self._guests.pop(task, None)
         self._leaving.discard(task)
         if task.cancelled():  # perhaps before it had begun
             sock.close()
+        elif error := task.exception():
+            sock.close()
+            self._strangers.turned_away(host, f"a mistake of this program, {error!r}{_place(error)}")
 
     async def _close(self) -> None:
         tasks = [*self._guests, *self._leaving]
         for task in tasks:
             task.cancel()
-        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(outcome, Exception):
-                raise outcome
+        await asyncio.gather(*tasks, return_exceptions=True)  # a mistake among them is told by `_forget`
+
+
+def _place(error: BaseException) -> str:
+    """Where it happened, in few words: a traceback for every stranger would be many lines."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
