@@ -220,3 +220,47 @@ def test_the_setting_goes_before_the_variable(tmp_path: Path, monkeypatch: pytes
         RingConfig().load_protection()
     monkeypatch.setenv("RINGWIDE_KEY_FILE", "")
     assert RingConfig().load_protection().secret is None
+
+
+def test_what_shall_be_encrypted_has_a_key_when_the_ring_is_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_key_file(tmp_path / "ring.key")
+    monkeypatch.setenv("RINGWIDE_KEY_FILE", str(tmp_path / "ring.key"))
+    config = RingConfig(encrypt=True)
+    assert config.load_protection().secret is not None
+    monkeypatch.delenv("RINGWIDE_KEY_FILE")
+    with pytest.raises(ConfigError, match=r"^encrypt needs the key that all ranks share: set key_file"):
+        config.load_protection()
+
+
+def test_insecure_and_a_key_from_the_environment_contradict_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RingConfig(insecure=True)
+    monkeypatch.setenv("RINGWIDE_KEY_FILE", "ring.key")
+    message = "insecure lets anybody join, RINGWIDE_KEY_FILE only those whom you trust; remove one of the two"
+    with pytest.raises(ValidationError, match=message):
+        RingConfig(insecure=True)
+    with pytest.raises(ConfigError, match=message):
+        config.load_protection()
+
+
+NAMELESS = {
+    "~no-such-user/x": "~no-such-user/x: there is no user of that name here, or it has no home; write the path out",
+    "a\0b": r"'a\x00b': no file can have a name with a zero byte in it",
+}
+
+
+@pytest.mark.parametrize("name", NAMELESS, ids=["user", "zero"])
+@pytest.mark.parametrize("where", ["key_file", "tls.cert", "tls.key", "tls.ca"])
+def test_what_can_be_no_file_is_named(where: str, name: str, tmp_path: Path) -> None:
+    _, _, which = where.partition(".")
+    settings = {"tls": dict.fromkeys(("cert", "key", "ca"), tmp_path / "x") | {which: name}} if which else {where: name}
+    with pytest.raises(ConfigError) as caught:
+        RingConfig(**settings).load_protection()
+    assert str(caught.value) == f"{where}: {NAMELESS[name]}"
+
+
+def test_a_variable_that_can_be_no_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGWIDE_KEY_FILE", "~no-such-user/x")
+    with pytest.raises(ConfigError, match=r"^RINGWIDE_KEY_FILE: ~no-such-user/x: there is no user of that name"):
+        RingConfig().load_protection()

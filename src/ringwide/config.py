@@ -21,6 +21,8 @@ from pydantic import (
 
 from ringwide.codec import registry
 from ringwide.codec.codec import Codec
+from ringwide.errors import ConfigError
+from ringwide.membership.filenames import file_named, refuse_keys
 from ringwide.membership.keys import KEYGEN, load_key
 from ringwide.membership.keys import VARIABLE as KEY_VARIABLE
 from ringwide.membership.protection import Protection
@@ -44,8 +46,15 @@ class TlsFiles(BaseModel):
     key: Path = Field(description="The private key of that certificate, without a passphrase (PEM).")
     ca: Path = Field(description="The certificate of the authority that signs those of all ranks (PEM).")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_key_is_shown(cls, files: object) -> object:
+        refuse_keys(files, prefix="tls.")
+        return files
+
     def load(self) -> TlsContexts:
-        return tls_contexts(cert=self.cert.expanduser(), key=self.key.expanduser(), ca=self.ca.expanduser())
+        names = {"cert": self.cert, "key": self.key, "ca": self.ca}
+        return tls_contexts(**{name: file_named(str(file), origin=f"tls.{name}") for name, file in names.items()})
 
 
 class RingConfig(BaseModel):
@@ -177,6 +186,13 @@ class RingConfig(BaseModel):
     )
     insecure: bool = Field(default=False, description="Allow listening beyond loopback without a key or certificates.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_key_is_shown(cls, settings: object) -> object:
+        """Before pydantic complains of a value, and repeats it. A run's id may be any digest."""
+        refuse_keys(settings, but=("run_id",))
+        return settings
+
     @field_validator("codec")
     @classmethod
     def _codec_is_known(cls, codec: str) -> str:
@@ -252,11 +268,13 @@ class RingConfig(BaseModel):
 
     def load_protection(self) -> Protection:
         """Reads the files that guard the ring. A `ConfigError` says what is wrong with them."""
-        path, origin = self._key_path()
+        if contradiction := self._contradiction():  # the variable may have changed since
+            raise ConfigError(contradiction)
+        name, origin = self._key_name()
         if self.encrypt:
             cipher(bytes(KEY_BYTES))  # is its package there? Better asked now than when ranks meet
         return Protection(
-            secret=None if path is None else load_key(path, origin=origin),
+            secret=None if name is None else load_key(file_named(name, origin=origin), origin=origin),
             encrypt=self.encrypt,
             tls=None if self.tls is None else self.tls.load(),
             insecure=self.insecure,
@@ -264,27 +282,31 @@ class RingConfig(BaseModel):
             checksum=None if self.checksum == "auto" else self.checksum,
         )
 
-    def _key_path(self) -> tuple[Path | None, str]:
+    def _key_name(self) -> tuple[str | None, str]:
         """Which file, and who named it."""
         if self.key_file is not None:
-            return self.key_file.expanduser(), "key_file"
-        named = os.environ.get(KEY_VARIABLE)
-        return Path(named).expanduser() if named else None, KEY_VARIABLE
+            return str(self.key_file), "key_file"
+        return os.environ.get(KEY_VARIABLE) or None, KEY_VARIABLE
 
     @model_validator(mode="after")
     def _protection_is_of_one_kind(self) -> Self:
-        has_key = self._key_path()[0] is not None
+        if contradiction := self._contradiction():
+            raise ValueError(contradiction)
+        return self
+
+    def _contradiction(self) -> str | None:
+        name, origin = self._key_name()
         if self.encrypt and self.tls is not None:
-            raise ValueError("encrypt and tls both encrypt: choose encrypt with a key_file, or tls with certificates")
-        if self.encrypt and not has_key:
-            raise ValueError(
+            return "encrypt and tls both encrypt: choose encrypt with a key_file, or tls with certificates"
+        if self.encrypt and name is None:
+            return (
                 "encrypt needs the key that all ranks share: "
                 f"set key_file (or {KEY_VARIABLE}) to a file made by `{KEYGEN}`"
             )
-        for name in ("key_file", "tls"):
-            if self.insecure and getattr(self, name) is not None:
-                raise ValueError(f"insecure lets anybody join, {name} only those whom you trust; remove one of the two")
-        return self
+        for guard, given in ((origin, name), ("tls", self.tls)):
+            if self.insecure and given is not None:
+                return f"insecure lets anybody join, {guard} only those whom you trust; remove one of the two"
+        return None
 
     @model_validator(mode="after")
     def _doubling_needs_its_algorithm(self) -> Self:

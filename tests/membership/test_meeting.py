@@ -11,14 +11,17 @@ import ringwide
 from local_ring import free_peers, on_every_rank
 from ringwide import RingConfig
 from ringwide.connections import _PEERS_IN_FULL_BYTES
+from ringwide.errors import ConfigError
 from ringwide.membership.channel import HANDSHAKE_BYTES, Channel
-from ringwide.membership.meeting import Terms
+from ringwide.membership.meeting import Terms, Unproven, _wire
 from ringwide.membership.protection import Protection
 from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.protocol.handshake import RANKS_LIMIT
-from ringwide.protocol.proof import NONCE_BYTES, PROOF_BYTES, Challenge
+from ringwide.protocol.proof import KEY_BYTES, NONCE_BYTES, PROOF_BYTES, Challenge, Secret
 from ringwide.ring import _MUST_BE_EQUAL
 from ringwide.transport.wire import PlainWire
+
+SECRET = Secret(bytes(range(KEY_BYTES)))
 
 
 class Connected(socket.socket):
@@ -60,7 +63,9 @@ def test_auto_wishes_for_checksums_beyond_this_machine(here: str, there: str, wi
     assert wishes(Protection(), here, there) is wished
     assert wishes(Protection(checksum=True), here, there)
     assert not wishes(Protection(checksum=False), here, there)
-    assert not wishes(Protection(encrypt=True), here, there), "records that do not open are damage enough"
+    assert not wishes(Protection(encrypt=True, secret=SECRET), here, there), (
+        "records that do not open are damage enough"
+    )
     assert not wishes(Protection(), here, there, Opaque)
 
 
@@ -88,6 +93,14 @@ async def test_encrypted_rings_encrypt(key_file: Path) -> None:
 
     assert await on_every_rank(2, wires, key_file=key_file, encrypt=True) == [{"EncryptedWire"}] * 2
     assert await on_every_rank(2, wires, key_file=key_file) == [{"PlainWire"}] * 2
+
+
+def test_what_shall_be_encrypted_never_goes_in_the_clear() -> None:
+    with pytest.raises(ConfigError, match="encrypt needs the key that all ranks share"):
+        Protection(encrypt=True)
+    terms = Terms(0, 2, "", {}, Protection(encrypt=True, secret=SECRET))
+    with Connected("10.0.0.1", "10.0.0.2") as sock, pytest.raises(Unproven, match="nothing was proven from which keys"):
+        _wire(Channel(PlainWire(sock)), terms, None, dialed=True)
 
 
 def test_the_longest_handshake_fits() -> None:

@@ -219,8 +219,10 @@ def _judged(heard: Words, due: tuple[Kind, ...], transcript: Transcript | None) 
 
 
 def _wire(channel: Channel, terms: Terms, transcript: Transcript | None, *, dialed: bool) -> Wire:
-    if transcript is None or not terms.protection.encrypt:
+    if not terms.protection.encrypt:
         return channel.wire
+    if transcript is None:
+        raise Unproven("nothing was proven from which keys to encrypt with could come")
     dialer, listener = transcript.keys()
     ours, theirs = (dialer, listener) if dialed else (listener, dialer)
     return EncryptedWire(channel.wire.socket, send_key=ours, receive_key=theirs)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ringwide.errors import ConfigError
 from ringwide.protocol.proof import Secret
 from ringwide.transport.tls import TlsContexts
 
@@ -16,6 +17,10 @@ class Protection:
     insecure: bool = False
     run_id: str = ""
     checksum: bool | None = None  # None: where bytes leave this machine and nothing else guards them
+
+    def __post_init__(self) -> None:
+        if self.encrypt and self.secret is None:
+            raise ConfigError("encrypt needs the key that all ranks share: without it nothing would be encrypted")
 
     @property
     def will_do_beyond_loopback(self) -> bool:
