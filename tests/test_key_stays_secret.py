@@ -155,6 +155,130 @@ def test_an_experiment_with_a_key_writes_it_nowhere(
     assert not key.in_(output.out + output.err)
 
 
+# -- a key in the place of its file's name
+
+
+EXPERIMENT = (
+    "name: t\nnodes: 1\nring: {{{ring}}}\nlogging: verbose\n"
+    "training: {{hidden_sizes: [8], batch_size: 800, epochs: 1}}\n"
+)
+ITSELF = "this is a key itself; name the file that it is in"
+
+
+@pytest.fixture(params=["whole", "digits"])
+def text(request: pytest.FixtureRequest, key_file: Path) -> str:
+    """A key as somebody may have copied it."""
+    whole = key_file.read_text()
+    return whole if request.param == "whole" else whole.split()[1]
+
+
+@pytest.mark.parametrize("name", ["key_file", "tls.cert", "tls.key", "tls.ca", "key", "listen", "encrypt"])
+def test_a_key_in_the_settings_is_not_shown(name: str, text: str, key_file: Path) -> None:
+    """Not by pydantic either, which repeats what it refuses. A run's id may be any digest."""
+    block, _, last = name.rpartition(".")
+    files = dict.fromkeys(("cert", "key", "ca"), "x") | {last: text}
+    with pytest.raises(Exception, match=ITSELF) as caught:
+        ringwide.RingConfig(**{"lanes": -1, **({"tls": files} if block else {name: text})})
+    assert str(caught.value) == f"{name}: {ITSELF}"
+    assert not Key(key_file).in_("".join(traceback.format_exception(caught.value)))
+    assert ringwide.RingConfig(run_id="0" * 64).run_id
+
+
+def test_a_key_that_was_never_checked_is_not_shown(text: str, key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = ringwide.RingConfig(key_file="x").model_copy(update={"key_file": Path(text)})
+    monkeypatch.setenv("RINGWIDE_KEY_FILE", text)
+    for config, origin in ((copied, "key_file"), (ringwide.RingConfig(), "RINGWIDE_KEY_FILE")):
+        with pytest.raises(ringwide.ConfigError) as caught:
+            config.load_protection()
+        assert str(caught.value) == f"{origin}: {ITSELF}"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a user works; the key file is elsewhere."""
+    home = tmp_path / "work"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    write_peers(home / "peers.txt", free_ports(1, random.Random()))
+    (home / "e.yaml").write_text(EXPERIMENT.format(ring=""))
+    return home
+
+
+NODE = ["node", "--rank", "0", "--peers", "peers.txt"]
+WAYS = {
+    "option": [*NODE, "--key-file", "{text}"],
+    "option, experiment": [*NODE, "--config", "e.yaml", "--key-file", "{text}"],
+    "set": [*NODE, "--set", "ring.key_file={text}"],
+    "set, run": ["run", "e.yaml", "--set", "ring.key_file={text}"],
+    "set, dry": ["run", "e.yaml", "--dry-run", "--set", "ring.key_file={text}"],
+    "set, tls": ["run", "e.yaml", "--set", "ring.tls={{cert: x, key: {text}, ca: x}}"],
+    "set, misspelt": ["run", "e.yaml", "--set", "ring.key_fiel={text}"],
+    "set, not even YAML": ["run", "e.yaml", "--set", 'ring.key_file="{text}'],
+    "set, elsewhere": ["run", "e.yaml", "--set", "training={text}"],
+    "sweep": ["run", "e.yaml", "--set", "sweep.ring.key_file=[{text}, {text}]"],
+    "sweep, no list": ["run", "e.yaml", "--set", "sweep.ring.key_file={text}"],
+    "unquoted": [*NODE, "--key-file", "ringwide-key-1", "{text}"],
+    "variable": NODE,
+    "variable, experiment": [*NODE, "--config", "e.yaml"],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_key_on_the_command_line_is_not_repeated(
+    way: str,
+    text: str,
+    key_file: Path,
+    home: Path,
+    log: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    if "variable" in way:
+        monkeypatch.setenv("RINGWIDE_KEY_FILE", text)
+    try:
+        code = main([word.format(text=text) for word in WAYS[way]])
+    except SystemExit as ended:  # of argparse
+        code = ended.code  # type: ignore[assignment]
+    output = capfd.readouterr()
+    assert code == 2
+    assert "error: " in output.err
+    assert "Traceback" not in output.err
+    key = Key(key_file)
+    assert not key.in_(output.out + output.err + log.getvalue())
+    assert not [
+        path for path in home.rglob("*") if key.in_(str(path)) or (path.is_file() and key.in_(path.read_bytes()))
+    ]
+
+
+@pytest.mark.parametrize("ring", ["key_file: {text}", "tls: {{cert: x, key: {text}, ca: x}}"])
+def test_a_key_in_an_experiment_is_not_repeated(
+    ring: str, text: str, key_file: Path, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (home / "e.yaml").write_text(EXPERIMENT.format(ring=ring.format(text=text.strip())))
+    for command in (["run", "e.yaml"], ["run", "e.yaml", "--dry-run"], [*NODE, "--config", "e.yaml"]):
+        assert main(command) == 2
+        output = capfd.readouterr()
+        assert (output.out, output.err.count("\n")) == ("", 1)
+        assert ITSELF in output.err
+        assert not Key(key_file).in_(output.err)
+    assert {path.name for path in home.iterdir()} == {"peers.txt", "e.yaml"}
+
+
+@pytest.mark.system
+def test_nodes_that_are_given_a_key_for_its_file_write_it_nowhere(
+    key_file: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RINGWIDE_KEY_FILE", key_file.read_text())
+    assert main(["run", "e.yaml"]) != 0
+    output = capfd.readouterr()
+    assert f"RINGWIDE_KEY_FILE: {ITSELF}" in output.err
+    written = [path for path in home.rglob("*") if path.is_file()]
+    assert {"results.json", "experiment.yaml", "node-0.stderr.log"} <= {path.name for path in written}
+    key = Key(key_file)
+    assert not [path for path in written if key.in_(path.read_bytes())]
+    assert not key.in_(output.out + output.err)
+
+
 def test_keygen_tells_what_to_do_next_and_not_the_key(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "ring.key"
     assert main(["keygen", str(path)]) == 0

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from ringwide.config import RingConfig
 from ringwide.experiment.fleet.ports import free_ports, write_peers
 from ringwide.experiment.messages import decode
 from ringwide.membership.keys import make_key_file
 from ringwide.node import main
-from ringwide.ring import Ring
+from ringwide.ring import Ring, join
 from ringwide.training.progress import Evaluation, Plan, Result
 
 QUICK = ["--sizes", "64", "1KiB", "--seconds-per-size", "0"]
@@ -43,6 +44,23 @@ def test_json_is_one_document(alone: list[str], capsys: pytest.CaptureFixture[st
     document = json.loads(capsys.readouterr().out)
     assert (document["rank"], document["size"], document["wrong"]) == (0, 1, 0)
     assert {row["nbytes"] for row in document["rows"]} == {64, 1024}
+
+
+def test_the_check_is_of_the_ring_that_was_asked_for(
+    alone: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[RingConfig] = []
+
+    def noted(*, config: RingConfig, **others: Any) -> Any:
+        joined.append(config)
+        return join(config=config, **others)
+
+    monkeypatch.setattr("ringwide.ring.join", noted)
+    make_key_file(tmp_path / "ring.key")
+    key = ["--key-file", str(tmp_path / "ring.key")]
+    assert main([*alone, *QUICK, *key, "--set", "ring.encrypt=true", "--set", "ring={lanes: 3, encrypt: true}"]) == 0
+    assert main([*alone, *QUICK]) == 0
+    assert joined == [RingConfig(encrypt=True, lanes=3, key_file=tmp_path / "ring.key"), RingConfig()]
 
 
 def test_a_wrong_element_ends_with_1(
@@ -107,6 +125,13 @@ def test_listening_beyond_loopback_must_be_asked_for(
         (["--seconds-per-size", "-1"], "--seconds-per-size: -1: out of range"),
         (["--seconds-per-size", "nan"], "--seconds-per-size: nan: out of range"),
         (["--rank", "3"], "rank 3 is out of range"),
+        (["--set", "ring.encrpt=true"], "--set ring.encrpt=true: ring.encrpt: unknown key; did you mean ring.encrypt?"),
+        (["--set", "ring.lanes=none"], "--set ring.lanes=none: ring.lanes: 'none': should be a valid integer"),
+        (["--set", "ring.encrypt=true"], "--set ring.encrypt=true: ring: encrypt needs the key that all ranks share"),
+        (["--set", "ring.lanes"], "--set ring.lanes: there is no value"),
+        (["--set", "training.epochs=2"], "--set training.epochs=2: training is for an experiment; name its file with"),
+        (["--set", "rin.lanes=2"], "--set rin.lanes=2: rin is for an experiment; name its file with --config"),
+        (["--resume", "runs/x"], "--resume runs/x: without an experiment nothing goes on; name it with --config"),
     ],
 )
 def test_a_mistake_is_one_line_and_2(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ringwide import __version__, node
-from ringwide.command import finish
+from ringwide.command import Parser, finish
 
 RUN_DESCRIPTION = """\
 Start every node of an experiment as a process of its own on this machine, show how it goes, and leave a report of it in
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="ringwide", description="Peer-to-peer ring all-reduce, and training with it.")
+    top = Parser(prog="ringwide", description="Peer-to-peer ring all-reduce, and training with it.")
     top.add_argument("--version", action="version", version=f"ringwide {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 

@@ -4,6 +4,7 @@ Exit codes: 0 well, 1 a wrong number or output that cannot be written, 2 to 7 as
 signal n.
 """
 
+import argparse
 import errno
 import logging
 import os
@@ -11,10 +12,20 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 ENDED_BY_SIGNAL = 128
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 CHOICES = "ringwide.collective"  # tells what `codec: auto` chooses, and why
+
+
+class Parser(argparse.ArgumentParser):
+    """Repeats what it does not understand, but no key that got among the arguments, as by `--key-file $(cat FILE)`."""
+
+    def error(self, message: str) -> NoReturn:
+        from ringwide.membership.filenames import concealed
+
+        super().error(concealed(message))
 
 
 def finish(command: Callable[[], int]) -> int:

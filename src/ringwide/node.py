@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringwide.command import finish
+from ringwide.command import Parser, finish
 
 if TYPE_CHECKING:  # --help must answer at once, so what takes time to import is imported where it is used
     from ringwide.config import RingConfig
@@ -25,7 +25,7 @@ code is 1 if any element was wrong. With --config: take part in that experiment.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m ringwide.node", description=DESCRIPTION)
+    parser = Parser(prog="python -m ringwide.node", description=DESCRIPTION)
     add_arguments(parser)
     arguments = parser.parse_args(argv)
     return finish(lambda: run(arguments))
@@ -42,14 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="change a key of the experiment, as ring.lanes=2",
+        help="change a key of the experiment, or without --config of the ring, as ring.lanes=2",
     )
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on from the last checkpoint of this run")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     door = parser.add_mutually_exclusive_group()
-    door.add_argument(
-        "--key-file", type=Path, metavar="FILE", help="the key that all ranks share, made by `ringwide keygen`"
-    )
+    door.add_argument("--key-file", metavar="FILE", help="the key that all ranks share, made by `ringwide keygen`")
     door.add_argument("--insecure", action="store_true", help="allow listening beyond loopback without a key")
     parser.add_argument(
         "--sizes", nargs="+", default=DEFAULT_SIZES, metavar="BYTES", help="sizes to check, such as 4096 1MiB"
@@ -72,13 +70,14 @@ async def _check(arguments: argparse.Namespace) -> int:
     from ringwide.ring import join
 
     sizes, seconds = _sizes(arguments.sizes), _seconds(arguments.seconds_per_size)
+    config = _ring_config(arguments)
     shows_rows = arguments.rank == 0 and not arguments.json
 
     def show(row: Row) -> None:
         if shows_rows:
             print(table.line(row), flush=True)
 
-    async with join(rank=arguments.rank, peers=arguments.peers, config=_ring_config(arguments)) as ring:
+    async with join(rank=arguments.rank, peers=arguments.peers, config=config) as ring:
         if shows_rows:
             print(table.header(), flush=True)
         rows = await check(ring, sizes, seconds_per_size=seconds, on_row=show)
@@ -93,8 +92,7 @@ async def _experiment(arguments: argparse.Namespace) -> int:
     from ringwide.experiment.node.part import Part
     from ringwide.experiment.node.stopping import Stopping
 
-    overrides = [*arguments.set, *(f"ring.{key}={json.dumps(value)}" for key, value in _door(arguments).items())]
-    variants = load_variants(arguments.config, overrides)
+    variants = load_variants(arguments.config, _overrides(arguments))
     # A model or data of the user's own is looked for beside the experiment, and here.
     sys.path[:0] = [str(arguments.config.resolve().parent), str(Path.cwd())]
     part = Part(arguments.rank, arguments.peers, arguments.config, Stopping(), arguments.resume)
@@ -104,16 +102,22 @@ async def _experiment(arguments: argparse.Namespace) -> int:
 
 
 def _ring_config(arguments: argparse.Namespace) -> "RingConfig":
-    from ringwide.config import RingConfig
+    from ringwide.errors import ConfigError
+    from ringwide.experiment.file.loading import load_ring
 
-    return RingConfig.model_validate(_door(arguments))
+    if arguments.resume is not None:
+        raise ConfigError(f"--resume {arguments.resume}: without an experiment nothing goes on; name it with --config")
+    return load_ring(_overrides(arguments))
 
 
-def _door(arguments: argparse.Namespace) -> "dict[str, str | bool]":
-    """Settings that the command line may give, as only this machine knows them."""
+def _overrides(arguments: argparse.Namespace) -> list[str]:
+    """What the command line changes, with what has an option of its own, as only this machine knows it."""
+    door: list[str] = []
     if arguments.key_file is not None:
-        return {"key_file": str(arguments.key_file)}
-    return {"insecure": True} if arguments.insecure else {}
+        door = [f"ring.key_file={json.dumps(arguments.key_file, ensure_ascii=False)}"]
+    elif arguments.insecure:
+        door = ["ring.insecure=true"]
+    return [*arguments.set, *door]
 
 
 def _sizes(texts: Sequence[str]) -> list[int]:

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from ringwide.config import RingConfig
 from ringwide.errors import ConfigError
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.file.document import Document, read_document
 from ringwide.experiment.file.mistakes import sentence
 from ringwide.experiment.file.parsing import KeyPath, parse
+from ringwide.membership.filenames import concealed
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -21,6 +23,26 @@ OVERRIDE_EXAMPLE = "write --set KEY=VALUE, as in --set ring.buffer_bytes=8MiB"
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
     """`overrides` are what the command line has after each --set: a dotted key, =, and a value as in the file."""
     return checked(overridden(read_document(path), overrides), ExperimentConfig)
+
+
+class _RingAlone(BaseModel):
+    """What can be said without an experiment."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ring: RingConfig = Field(default_factory=RingConfig)
+
+
+def load_ring(overrides: Sequence[str]) -> RingConfig:
+    """The settings of a ring from the command line alone, written as for an experiment: ring.lanes=2."""
+    document = overridden(Document(Path("the command line"), {}, {}), overrides)
+    for key in document.data:
+        if key not in _RingAlone.model_fields:
+            raise ConfigError(
+                f"{document.place((key,))}: {key} is for an experiment; name its file with --config, or set keys of "
+                "the ring alone, as in --set ring.encrypt=true"
+            )
+    return checked(document, _RingAlone).ring
 
 
 def overridden(document: Document, overrides: Sequence[str]) -> Document:
@@ -33,7 +55,7 @@ def overridden(document: Document, overrides: Sequence[str]) -> Document:
 
 
 def _with_override(document: Document, text: str) -> Document:
-    place = f"--set {text}"
+    place = f"--set {concealed(text)}"
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"{place}: there is no value; {OVERRIDE_EXAMPLE}")

@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 from ringwide.experiment.file.document import Document
 from ringwide.experiment.file.keys import cure_for_unknown, model_at, without_branches
 from ringwide.experiment.file.parsing import KeyPath, dotted
+from ringwide.membership.filenames import concealed
 
 LONGEST_VALUE = 80
 SIZE_EXAMPLE = "write a number of bytes or one with a unit, such as 1MiB, 512KiB or 4MB"
@@ -81,7 +82,7 @@ def _problem(mistake: ErrorDetails) -> str:
 def _shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    text = repr(list(value) if isinstance(value, tuple) else value)
+    text = concealed(repr(list(value) if isinstance(value, tuple) else value))
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 

@@ -10,6 +10,7 @@ from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.file.document import Document, is_below
 from ringwide.experiment.file.keys import cure_for_unknown, unknown_part
 from ringwide.experiment.file.parsing import KeyPath, dotted
+from ringwide.membership.filenames import concealed
 
 EXAMPLE = "as in 'ring.codec: [none, lz4]'"
 REFUSED: dict[KeyPath, str] = {
@@ -107,4 +108,4 @@ def _leaves(axis: list[Choice]) -> set[KeyPath]:
 
 
 def _fail(document: Document, key: str, problem: str, *below: str | int) -> NoReturn:
-    raise ConfigError(f"{document.place(('sweep', key, *below))}: sweep.{key}: {problem}")
+    raise ConfigError(f"{document.place(('sweep', key, *below))}: sweep.{key}: {concealed(problem)}")
