@@ -169,7 +169,7 @@ ITSELF = "this is a key itself; name the file that it is in"
 def text(request: pytest.FixtureRequest, key_file: Path) -> str:
     """A key as somebody may have copied it."""
     whole = key_file.read_text()
-    return whole if request.param == "whole" else whole.split()[1]
+    return f" {whole}" if request.param == "whole" else f"{whole.split()[1]}\n"
 
 
 @pytest.mark.parametrize("name", ["key_file", "tls.cert", "tls.key", "tls.ca", "key", "listen", "encrypt"])

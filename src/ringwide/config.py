@@ -43,7 +43,7 @@ class TlsFiles(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cert: Path = Field(description="This rank's certificate, good for both roles of a connection (PEM).")
-    key: Path = Field(description="The private key of that certificate, without a passphrase (PEM).")
+    key: Path = Field(description="Its private key, without a passphrase, in a file that others cannot read (PEM).")
     ca: Path = Field(description="The certificate of the authority that signs those of all ranks (PEM).")
 
     @model_validator(mode="before")
