@@ -1,6 +1,7 @@
 """Every asynchronous test runs on both event loops that the package promises to work on.
 
-Training knows of the loop only where gradients overlap with the backward pass, so there one is enough.
+For those that are about numbers (marked so, about codecs, or about training, which knows of the loop only where
+gradients overlap with the backward pass) one is enough.
 """
 
 import asyncio
@@ -15,6 +16,9 @@ settings.register_profile("ringwide", deadline=None)
 settings.load_profile("ringwide")
 
 
+ABOUT_NUMBERS = {"test_codecs_on_the_ring.py", "test_bad_codec_frames.py", "test_nonfinite.py"}
+
+
 def pytest_configure() -> None:
     """A shell makes what it runs in the background ignore Ctrl-C, and so would every process that a test starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -22,6 +26,12 @@ def pytest_configure() -> None:
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    if item.path.parent.name == "training" and item.path.name != "test_exchange.py":
+    if _is_about_numbers(item):
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
+
+
+def _is_about_numbers(item: pytest.Item) -> bool:
+    if item.path.parent.name == "training":
+        return item.path.name != "test_exchange.py"
+    return item.path.name in ABOUT_NUMBERS or item.get_closest_marker("numbers") is not None

@@ -15,6 +15,7 @@ from local_ring import Everyone, error_of, on_every_rank
 from ringwide import Ring
 from ringwide.codec.registry import LOSSLESS, LOSSY
 from ringwide.collective import choice, coded, operation
+from ringwide.protocol.frame import HEADER_BYTES
 
 Array = Any
 SEGMENT = 4096
@@ -626,7 +627,7 @@ async def test_figures_add_up(threads: int) -> None:
         sent = sum(tally.wire_bytes for tally in successor.sent)
         assert statistics.compression_ratio == sum(tally.raw_bytes for tally in successor.sent) / sent
         frames = sum(tally.segments for tally in successor.sent)
-        assert successor.lanes[1].bytes_sent == sent + 36 * frames
+        assert successor.lanes[1].bytes_sent == sent + HEADER_BYTES * frames
         assert statistics.threshold_bytes == 0
         return successor.sent, predecessor.received
 

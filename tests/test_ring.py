@@ -73,6 +73,7 @@ def valid(dtype: str, op: str) -> bool:
 SHAPES = [(), (0, 4), (3, 5), (5001,)]
 
 
+@pytest.mark.numbers
 @every_algorithm
 @every_size
 async def test_allreduce(size: int, algorithm: str) -> None:
@@ -113,6 +114,7 @@ async def test_reduce_scatter(size: int, algorithm: str) -> None:
     await on_every_rank(size, act, algorithm=algorithm, segment_bytes=SMALLEST_SEGMENT)
 
 
+@pytest.mark.numbers
 @every_algorithm
 @every_size
 async def test_all_gather(size: int, algorithm: str) -> None:
@@ -804,6 +806,7 @@ def hard_numbers(rank: int, count: int, dtype: str, seed: int) -> Any:
     return bits
 
 
+@pytest.mark.numbers
 @pytest.mark.parametrize("half_precision", ["float32", "native"])
 @every_algorithm
 @pytest.mark.parametrize("size", [2, 4, 5])
