@@ -29,9 +29,9 @@ forerunner: $(READY) ## the forerunner's workload, each of its generations for 3
 test: $(READY) ## everything: format, lint, types, all tests
 	$(RUN) -m ruff format --check src tests bench
 	$(RUN) -m ruff check src tests bench
-	@# Most tests keep one core busy, so types and those with processes of their own are looked at meanwhile.
+	@# Tests with processes of their own wait a lot, so the others run beside them, and types are looked at meanwhile.
 	$(RUN) -m mypy & types=$$!; $(RUN) -m pytest -m system > .system-tests.txt 2>&1 & system=$$!; \
-	$(RUN) -m pytest -m "not system"; code=$$?; \
+	$(RUN) -m pytest -m "not system" -n 2 --dist loadfile; code=$$?; \
 	wait $$system || code=1; cat .system-tests.txt; wait $$types || code=1; exit $$code
 
 check: $(READY) ## format, lint, types, the fast tests (asyncio debug on)

@@ -4,8 +4,11 @@ import asyncio
 import base64
 import io
 import logging
+import os
 import random
 import re
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -265,18 +268,23 @@ def test_a_key_in_an_experiment_is_not_repeated(
 
 
 @pytest.mark.system
-def test_nodes_that_are_given_a_key_for_its_file_write_it_nowhere(
-    key_file: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("RINGWIDE_KEY_FILE", key_file.read_text())
-    assert main(["run", "e.yaml"]) != 0
-    output = capfd.readouterr()
-    assert f"RINGWIDE_KEY_FILE: {ITSELF}" in output.err
+def test_nodes_that_are_given_a_key_for_its_file_write_it_nowhere(key_file: Path, home: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "ringwide",
+        "run",
+        "e.yaml",
+    ]  # nodes have the environment of their launcher's start
+    environment = {**os.environ, "RINGWIDE_KEY_FILE": key_file.read_text()}
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert output.returncode != 0
+    assert f"RINGWIDE_KEY_FILE: {ITSELF}" in output.stderr
     written = [path for path in home.rglob("*") if path.is_file()]
     assert {"results.json", "experiment.yaml", "node-0.stderr.log"} <= {path.name for path in written}
     key = Key(key_file)
     assert not [path for path in written if key.in_(path.read_bytes())]
-    assert not key.in_(output.out + output.err)
+    assert not key.in_(output.stdout + output.stderr)
 
 
 def test_keygen_tells_what_to_do_next_and_not_the_key(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
