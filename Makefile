@@ -44,7 +44,7 @@ format: $(READY) ## rewrite the sources in the house format
 	$(RUN) -m ruff format src tests bench
 	$(RUN) -m ruff check --fix src tests bench
 
-faults: $(READY) ## ranks are killed, frozen, cut off, slowed down, their frames damaged: all counts, one table (an hour)
+faults: $(READY) ## ranks are killed, frozen, cut off, slowed down, their frames damaged: all counts, one table (75 to 90 minutes)
 	$(RUN) -m tests.faults
 
 soak: $(READY) ## a million small collectives, with memory, descriptors, threads and tasks over time
