@@ -77,6 +77,17 @@ def test_one_that_is_far_away() -> None:
     assert slowness.round_trip(2) == 0.40
 
 
+def test_bytes_that_are_stuck_because_one_is_far_away() -> None:
+    """All ranks wait for it, so bytes of others are stuck as well."""
+    slowness = noting()
+    slowness.report(5.0)
+    slowness.note_round_trip(2, 0.4)
+    slowness.note_round_trip(1, 0.002)
+    slowness.note_stuck(1, 2.0)
+    slowness.hear_stuck(3, 0, 2.0)
+    assert named(slowness).rank == 2
+
+
 def test_if_all_are_far_away_it_is_our_own_place() -> None:
     slowness = noting()
     for rank in (1, 2, 3):

@@ -94,9 +94,9 @@ class Slowness:
         return min(list(self._round_trips.get(rank, ())), default=None)
 
     def verdict(self) -> SlowRank | None:
-        """The rank that costs most, if one clearly does."""
-        found = [*self._late(), *self._with_slow_links()] or list(self._far_away())
-        return max(found, key=lambda slow: slow.seconds, default=None)
+        """The rank that costs most, if one clearly does. To one that is far away, bytes are stuck for that reason."""
+        on_the_way = list(self._far_away()) or list(self._with_slow_links())
+        return max([*self._late(), *on_the_way], key=lambda slow: slow.seconds, default=None)
 
     def _late(self) -> Iterator[SlowRank]:
         for rank, seconds in _clearly_first(self.late.now()):
