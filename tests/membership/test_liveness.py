@@ -26,9 +26,10 @@ class Rank:
         self.lost: list[tuple[int, Exception]] = []
         self.called = 1
         self._changed = asyncio.Event()
+        self.links = {peer: Link(peer) for peer in range(3) if peer != rank}
         self.liveness = Liveness(
             rank=rank,
-            links={peer: Link(peer) for peer in range(3) if peer != rank},
+            links=self.links,
             suspect_after_seconds=SUSPECT_SECONDS,
             called=lambda: self.called,
             on_silent=self._on_silent,
@@ -145,6 +146,25 @@ async def test_those_who_are_asked_tell_what_they_have_called_and_those_who_have
         assert (
             three.here.liveness.slowness.late.total[1] <= late + SUSPECT_SECONDS / 8
         )  # one beat may have been under way
+
+
+class StuckLane:
+    """One whose bytes do not leave."""
+
+    bytes_received, queued = 0, 1
+
+
+async def test_bytes_that_are_stuck_say_nothing_before_all_have_called() -> None:
+    async with trio() as three:
+        three.here.links[1].lanes[0] = StuckLane()  # type: ignore[assignment]
+        three.answering.called = 7
+        slowness = three.here.liveness.slowness
+        three.here.liveness.watch(8)
+        three.third.send(Sign(SignKind.QUESTION, 0, 0, 8, 0).pack())
+        await three.here.until(lambda: slowness.late.total[1] > SUSPECT_SECONDS)
+        assert slowness.stuck.total == {}
+        three.answering.called = 8
+        await three.here.until(lambda: slowness.stuck.total[1] > 0)
 
 
 async def test_when_we_were_stopped_others_are_heard_before_they_are_accused() -> None:

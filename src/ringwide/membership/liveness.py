@@ -229,25 +229,34 @@ class Liveness:
         self._tell(self._on_lost, pulse.peer, error)
 
     def _beat(self, now: float) -> None:
-        waits_in = self._waits_in
         self._next_beat = now + self._beat_seconds
         for pulse in self._living():
             self._look_at_lanes(pulse, now)
-            if waits_in is not None and pulse.called < waits_in and pulse.sign_at > self._watching_since:
-                self.slowness.note_late(pulse.peer, self._beat_seconds)
+        self._note_who_is_slow()
+        for pulse in self._living():
             try:
                 pulse.say(self._sign(SignKind.QUESTION, int(self._monotonic() * 1e9)))
             except (OSError, RemoteProtocolError) as error:
                 self._end(pulse, error)
-        self.slowness.report(self._beat_seconds)
 
     def _look_at_lanes(self, pulse: Pulse, now: float) -> None:
         received = self._bytes_from(pulse.peer)
         if received != pulse.bytes_seen:
             pulse.bytes_seen = received
             self._silence.hear(pulse.peer, now)
-        if any(_is_stuck(lane) for lane in list(self._links[pulse.peer].lanes.values())):
-            self.slowness.note_stuck(pulse.peer, self._beat_seconds)
+
+    def _note_who_is_slow(self) -> None:
+        """While a rank is late, bytes are stuck everywhere: that says nothing until all are known to have called."""
+        waits_in = self._waits_in or 0
+        known = [pulse for pulse in self._living() if pulse.sign_at > self._watching_since]
+        late = [pulse for pulse in known if pulse.called < waits_in]
+        for pulse in late:
+            self.slowness.note_late(pulse.peer, self._beat_seconds)
+        if not late and len(known) == len(self._living()):
+            for pulse in known:
+                if any(_is_stuck(lane) for lane in list(self._links[pulse.peer].lanes.values())):
+                    self.slowness.note_stuck(pulse.peer, self._beat_seconds)
+        self.slowness.report(self._beat_seconds)
 
     def _bytes_from(self, peer: int) -> int:
         return sum(lane.bytes_received for lane in list(self._links[peer].lanes.values()))
