@@ -95,6 +95,13 @@ def test_if_all_are_far_away_it_is_our_own_place() -> None:
     assert slowness.verdict() is None
 
 
+def test_on_a_machine_that_is_too_busy_nobody_is_far_away() -> None:
+    slowness = noting()
+    slowness.note_round_trip(1, 0.12)
+    slowness.note_round_trip(2, 0.6)
+    assert slowness.verdict() is None
+
+
 def test_the_slow_one_is_named_again_when_it_has_cost_twice_as_much(caplog: pytest.LogCaptureFixture) -> None:
     slowness = noting()
     for _ in range(10):

@@ -116,6 +116,8 @@ class Slowness:
         if len(trips) < 2:
             return
         rank, nearest = max(trips, key=trips.__getitem__), min(trips.values())
+        if nearest >= FAR_SECONDS:
+            return  # all are far away, or this machine is too busy to tell
         if trips[rank] >= max(FAR_SECONDS, FAR_FACTOR * nearest):
             reason = f"its answers take {trips[rank] * 1000:.0f} ms, those of the nearest rank {nearest * 1000:.1f} ms"
             yield SlowRank(rank, self.watched.now().get(self._rank, 0.0), reason)
