@@ -620,7 +620,7 @@ async def test_ranks_that_still_look_for_each_other_are_not_taken_for_dead(monke
 
     monkeypatch.setattr(Gathering, "_try_connect", hardly_connect)
     monkeypatch.setattr("ringwide.membership.gathering._LONGEST_PAUSE", 0.02)
-    await on_every_rank(3, act, suspect_after_seconds=0.3)
+    await on_every_rank(3, act, suspect_after_seconds=0.3, collective_timeout_seconds=0.3)
     assert next(refusals, None) is None
 
 

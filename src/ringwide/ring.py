@@ -330,6 +330,7 @@ class Ring:
 
     async def _form(self) -> None:
         config, started = self.config, time.perf_counter()
+        self._dispatcher.deadlines.suspended = True
         self._dispatcher.parting.on_over = self._connections.fail
         await self._connections.open(
             events=self._dispatcher,
@@ -353,6 +354,7 @@ class Ring:
         found[[1 + core % _CORES_LIMIT for core in cores]] = 1
         await self._wait_for_all(found, config.start_timeout_seconds - (time.perf_counter() - started))
         self._planner.crowded = bool(not found[0] and self.size > np.count_nonzero(found[1:]))
+        self._dispatcher.deadlines.suspended = False
         self._dispatcher.deadlines.vitals = self._liveness  # not before: who still looks for others does not answer yet
 
     async def _wait_for_all(self, found: Array, seconds: float) -> None:

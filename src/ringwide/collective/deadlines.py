@@ -51,6 +51,7 @@ class Deadlines:
         self._tick_seconds = min(TICK_SECONDS, timeout_seconds / 4)
         self._ticking = self._watching = False
         self._due = 0.0
+        self.suspended = False  # while ranks still come: how long that may take is for `join` to say
         self.vitals: Vitals | None = None
 
     def start_ticking(self) -> None:
@@ -87,7 +88,7 @@ class Deadlines:
 
     def _check_progress(self, collective: Collective, now: float) -> None:
         progress = sum(operation.progress for operation in collective.operations)
-        if progress != collective.progress_seen or not collective.begun:
+        if progress != collective.progress_seen or not collective.begun or self.suspended:
             collective.progress_seen, collective.progress_at = progress, now
             collective.warned_at = now
         elif now - collective.progress_at >= self._timeout:
