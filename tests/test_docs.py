@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import accuracy, allreduce, codecs_report, logging, training
+from bench import accuracy, allreduce, codecs_report, logging, nonfinite, protection, training
 
 from ringwide.config import settings_table
 
@@ -28,6 +28,8 @@ def test_every_setting_is_in_the_documents() -> None:
         ("accuracy", accuracy.markdown, "docs/codecs.md"),
         ("training", training.markdown, "README.md"),
         ("logging", logging.markdown, "docs/performance.md"),
+        ("protection", protection.markdown, "docs/performance.md"),
+        ("nonfinite", nonfinite.markdown, "docs/performance.md"),
     ],
 )
 def test_the_figures_are_those_of_the_last_saved_benchmark(
