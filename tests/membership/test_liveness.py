@@ -1,4 +1,7 @@
-"""Signs of life between two ranks of three, over real sockets; the third never answers."""
+"""Signs of life between two ranks of three, over real sockets; the third never answers.
+
+The clock stands still until a test moves it on, so that nobody is silent because the machine is slow.
+"""
 
 import asyncio
 import socket
@@ -14,8 +17,18 @@ from ringwide.protocol.vital import SIGN_BYTES, Sign, SignKind, read_sign
 from ringwide.transport.link import Link
 from ringwide.transport.wire import PlainWire
 
-PATIENCE_SECONDS = 20
-SUSPECT_SECONDS = 0.4
+PATIENCE_SECONDS = 60
+BEATS = 8  # until somebody is silent
+BEAT_SECONDS = 1 / 64
+SUSPECT_SECONDS = BEATS * BEAT_SECONDS
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class Rank:
@@ -25,7 +38,6 @@ class Rank:
         self.silent: list[int] = []
         self.lost: list[tuple[int, Exception]] = []
         self.called = 1
-        self._changed = asyncio.Event()
         self.links = {peer: Link(peer) for peer in range(3) if peer != rank}
         self.liveness = Liveness(
             rank=rank,
@@ -40,36 +52,63 @@ class Rank:
     def _on_silent(self, peers: object, seconds: float) -> None:
         assert seconds == SUSPECT_SECONDS
         self.silent += peers  # type: ignore[operator]
-        self._changed.set()
 
     def _on_lost(self, peer: int, error: Exception) -> None:
         self.lost.append((peer, error))
-        self._changed.set()
+
+    def heard_at(self, peer: int) -> float:
+        return self.liveness._pulses[peer].sign_at
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not condition():  # noqa: ASYNC110 - what a thread has heard is no event
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.001)
 
 
 class Trio:
     """Rank 0, which is tested; rank 1, which answers; and the bare end of the connection to rank 2."""
 
-    def __init__(self, sockets: dict[str, socket.socket], monotonic: Callable[[], float]) -> None:
-        self.here, self.answering, self.third = Rank(0, monotonic), Rank(1), sockets["third"]
+    def __init__(
+        self, sockets: dict[str, socket.socket], monotonic: Callable[[], float] | None, *, answering: bool
+    ) -> None:
+        self.clock = Clock()
+        self.here, self.answering, self.third = Rank(0, monotonic or self.clock), Rank(1), sockets["third"]
+        self.answers = answering
         self.here.liveness.add(1, PlainWire(sockets["to_answering"]))
         self.here.liveness.add(2, PlainWire(sockets["to_third"]))
         self.answering.liveness.add(0, PlainWire(sockets["answering"]))
 
     def questions(self) -> int:
+        """How many rank 2 has been asked, the last of all in every beat."""
         try:
-            return len(self.third.recv(1 << 16, socket.MSG_PEEK)) // SIGN_BYTES
+            came = self.third.recv(1 << 16, socket.MSG_PEEK)
         except BlockingIOError:
             return 0
+        whole = range(0, len(came) // SIGN_BYTES * SIGN_BYTES, SIGN_BYTES)
+        signs = [read_sign(came[place : place + SIGN_BYTES], size=3) for place in whole]
+        return sum(sign.kind == SignKind.QUESTION for sign in signs)
+
+    async def watch(self, collective: int) -> None:
+        self.here.liveness.watch(collective)
+        await self.here.until(lambda: self.has_asked(1))
+
+    async def beats(self, count: int = 1) -> None:
+        """So much time passes, and whoever answers has been heard each time."""
+        for _ in range(count):
+            asked = self.questions()
+            self.clock.now += BEAT_SECONDS
+            await self.here.until(lambda asked=asked: self.has_asked(asked + 1))
+
+    def has_asked(self, times: int) -> bool:
+        return self.questions() == times and (not self.answers or self.here.heard_at(1) == self.clock.now)
+
+    async def third_says(self, called: int) -> None:
+        self.third.send(Sign(SignKind.QUESTION, 0, 0, called, 0).pack())
+        await self.here.until(lambda: self.here.heard_at(2) == self.clock.now)
 
 
 @asynccontextmanager
-async def trio(monotonic: Callable[[], float] = time.monotonic, *, answering: bool = True) -> AsyncIterator[Trio]:
+async def trio(monotonic: Callable[[], float] | None = None, *, answering: bool = True) -> AsyncIterator[Trio]:
     sockets = dict(
         zip(
             ("to_answering", "answering", "to_third", "third"),
@@ -79,7 +118,7 @@ async def trio(monotonic: Callable[[], float] = time.monotonic, *, answering: bo
     )
     for sock in sockets.values():
         sock.setblocking(False)
-    three = Trio(sockets, monotonic)
+    three = Trio(sockets, monotonic, answering=answering)
     try:
         three.here.liveness.start()
         if answering:
@@ -93,59 +132,71 @@ async def trio(monotonic: Callable[[], float] = time.monotonic, *, answering: bo
 
 async def test_only_the_one_that_does_not_answer_is_silent() -> None:
     async with trio() as three:
-        three.here.liveness.watch(1)
+        await three.watch(1)
+        await three.beats(BEATS - 1)
+        assert three.here.silent == []
+        await three.beats()
         await three.here.until(lambda: three.here.silent)
         assert three.here.silent == [2]
-        assert three.here.liveness.slowness.round_trip(1) is not None
+        assert three.here.liveness.slowness.round_trip(1) == 0
+
+
+async def test_silence_ends_by_the_clock_of_the_machine() -> None:
+    async with trio(time.monotonic) as three:
+        three.here.liveness.watch(1)
+        await three.here.until(lambda: 2 in three.here.silent)
 
 
 async def test_one_that_computes_still_answers() -> None:
     """Its event loop, which is ours as well, stands still for longer than anybody may be silent."""
     async with trio() as three:
-        three.here.liveness.watch(1)
-        until = time.monotonic() + 3 * SUSPECT_SECONDS
-        while time.monotonic() < until:
-            pass
-        await three.here.until(lambda: three.here.silent)
+        await three.watch(1)
+        for asked in range(1, 3 * BEATS):
+            three.clock.now += BEAT_SECONDS
+            until = time.monotonic() + PATIENCE_SECONDS
+            while not three.has_asked(asked + 1):
+                assert time.monotonic() < until
+        await three.here.until(lambda: len(three.here.silent) >= 2)
         assert set(three.here.silent) == {2}
 
 
 async def test_nothing_travels_while_nobody_waits() -> None:
     async with trio() as three:
+        three.clock.now += 2 * SUSPECT_SECONDS
         await asyncio.sleep(2 * SUSPECT_SECONDS)
         assert three.questions() == 0
-        three.here.liveness.watch(1)
-        await three.here.until(lambda: three.questions() >= 2)
+        await three.watch(1)
+        await three.beats()
         three.here.liveness.rest()
-        await asyncio.sleep(SUSPECT_SECONDS)
-        asked = three.questions()
+        three.clock.now += 2 * SUSPECT_SECONDS
         await asyncio.sleep(2 * SUSPECT_SECONDS)
-        assert three.questions() == asked
+        assert three.questions() == 2
         assert three.here.silent == []
 
 
 async def test_whatever_comes_from_a_rank_counts() -> None:
     async with trio() as three:
-        three.here.liveness.watch(1)
-        for _ in range(20):
-            three.third.send(Sign(SignKind.QUESTION, 0, 0, 1, 0).pack())
-            await asyncio.sleep(SUSPECT_SECONDS / 5)
+        await three.watch(1)
+        for _ in range(5):
+            await three.beats(BEATS - 1)
+            await three.third_says(1)
         assert three.here.silent == []
 
 
 async def test_those_who_are_asked_tell_what_they_have_called_and_those_who_have_not_are_late() -> None:
     async with trio() as three:
         three.answering.called = 7
-        three.here.liveness.watch(8)
-        await three.here.until(lambda: three.here.liveness.slowness.late.total[1] > SUSPECT_SECONDS)
+        await three.watch(8)
+        await three.beats(BEATS + 2)
+        late = three.here.liveness.slowness.late.total
+        assert late[1] >= SUSPECT_SECONDS
         assert three.here.liveness.called(1) == 7
         three.answering.called = 8
-        await three.here.until(lambda: three.here.liveness.called(1) == 8)
-        late = three.here.liveness.slowness.late.total[1]
-        await asyncio.sleep(2 * SUSPECT_SECONDS)
-        assert (
-            three.here.liveness.slowness.late.total[1] <= late + SUSPECT_SECONDS / 8
-        )  # one beat may have been under way
+        await three.beats()  # its answer comes at the end of this one
+        assert three.here.liveness.called(1) == 8
+        before = late[1]
+        await three.beats(BEATS)
+        assert late[1] == before
 
 
 class StuckLane:
@@ -159,29 +210,35 @@ async def test_bytes_that_are_stuck_say_nothing_before_all_have_called() -> None
         three.here.links[1].lanes[0] = StuckLane()  # type: ignore[assignment]
         three.answering.called = 7
         slowness = three.here.liveness.slowness
-        three.here.liveness.watch(8)
-        three.third.send(Sign(SignKind.QUESTION, 0, 0, 8, 0).pack())
-        await three.here.until(lambda: slowness.late.total[1] > SUSPECT_SECONDS)
+        await three.watch(8)
+        await three.beats()
+        await three.third_says(8)
+        await three.beats(BEATS)
+        assert slowness.late.total[1] >= SUSPECT_SECONDS
         assert slowness.stuck.total == {}
         three.answering.called = 8
-        await three.here.until(lambda: slowness.stuck.total[1] > 0)
+        await three.beats(2)
+        assert slowness.stuck.total == {1: BEAT_SECONDS}
 
 
 async def test_when_we_were_stopped_others_are_heard_before_they_are_accused() -> None:
-    skipped = 0.0
-    async with trio(lambda: time.monotonic() + skipped) as three:
-        three.here.liveness.watch(1)
-        await three.here.until(lambda: three.here.liveness.slowness.round_trip(1) is not None)
-        skipped += 1000 * SUSPECT_SECONDS
+    async with trio() as three:
+        await three.watch(1)
+        await three.beats(BEATS // 2)
+        three.clock.now += 1000 * SUSPECT_SECONDS
+        await three.beats(BEATS // 2 - 1)
+        assert three.here.silent == []
+        await three.beats()
         await three.here.until(lambda: three.here.silent)
         assert three.here.silent == [2]
 
 
 async def test_one_that_hears_of_nobody_reports_all_at_once() -> None:
     async with trio(answering=False) as three:
-        three.here.liveness.watch(1)
-        await asyncio.sleep(SUSPECT_SECONDS / 8)
-        three.third.send(Sign(SignKind.QUESTION, 0, 0, 1, 0).pack())  # the last that is heard of anybody
+        await three.watch(1)
+        await three.beats()
+        await three.third_says(1)  # the last that is heard of anybody
+        await three.beats(BEATS - 1)
         await three.here.until(lambda: three.here.silent)
         assert three.here.silent == [1, 2]
 
@@ -233,4 +290,5 @@ async def test_closing_ends_the_thread() -> None:
     async with trio() as three:
         thread = three.here.liveness._thread
         assert thread.is_alive()
+    thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()

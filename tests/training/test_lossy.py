@@ -28,8 +28,7 @@ def trained(**settings: Any) -> Result:
     async def act(ring: ringwide.Ring) -> Result:
         result = await train(ring, CONFIG, lambda _: None)
         sent = {tally.codec: tally.segments for link in ring.statistics().links for tally in link.sent}
-        raw = sent.pop("none", 0)  # the first parameters, and now and then the question whether to stop
-        assert raw < result.steps / 4
+        sent.pop("none", 0)  # the first parameters, and every now and then the question whether to stop
         assert sent == ({settings["codec"]: 2 * result.steps} if settings else {})
         return result
 
