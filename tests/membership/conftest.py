@@ -1,12 +1,20 @@
 """What tests of meeting ranks share."""
 
 import asyncio
+import socket
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from membership.strangers import START_SECONDS
+from ringwide.membership.gathering import Gathering
 from ringwide.membership.keys import make_key_file
+from ringwide.membership.peers import Address
+
+TRIES = 4
 
 
 @pytest.fixture
@@ -15,6 +23,32 @@ async def nothing_left_behind() -> AsyncIterator[None]:
     before = asyncio.all_tasks()
     yield
     assert asyncio.all_tasks() - before - {asyncio.current_task()} == set()
+
+
+@pytest.fixture
+def start_ends_after_some_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start timeout of START_SECONDS is over when the last rank has dialed all so often, however long it took."""
+    timeout, connect = asyncio.timeout, Gathering._try_connect
+    begun: list[asyncio.Timeout] = []
+    tries: Counter[Address] = Counter()
+
+    def noted(seconds: float | None) -> asyncio.Timeout:
+        made = timeout(seconds)
+        if seconds == START_SECONDS:
+            begun.append(made)
+        return made
+
+    async def counted(self: Gathering, address: Address) -> socket.socket:
+        if begun and self._rank == len(self._addresses) - 1:
+            tries[address] += 1
+            if min(tries.values()) > TRIES:  # so many are over
+                for one in begun:
+                    with suppress(RuntimeError):  # it has ended already
+                        one.reschedule(asyncio.get_running_loop().time())
+        return await connect(self, address)
+
+    monkeypatch.setattr(asyncio, "timeout", noted)
+    monkeypatch.setattr(Gathering, "_try_connect", counted)
 
 
 @pytest.fixture(autouse=True)

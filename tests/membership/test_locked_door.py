@@ -18,6 +18,7 @@ from membership.strangers import (
     HELLO,
     PATIENCE_SECONDS,
     REFUSED,
+    START_SECONDS,
     VERSION,
     WELCOME,
     frame,
@@ -32,7 +33,7 @@ from membership.test_gathering import formed_ring, member, outcomes_of
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 NONCE = "5a" * 32
 CUT_OFF = (asyncio.IncompleteReadError, ConnectionResetError)
-pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("nothing_left_behind", "start_ends_after_some_tries")
 
 
 def proof(key_file: Path, *parts: bytes, run_id: bytes = b"", version: int = VERSION) -> bytes:
@@ -135,8 +136,8 @@ async def test_another_key_is_named_at_once_and_at_the_end(
 ) -> None:
     peers = free_peers(2)
     _, dialer = await both_refused(
-        member(0, peers, key_file=key_file, start_timeout_seconds=0.5),
-        member(1, peers, key_file=other_key_file, start_timeout_seconds=0.5),
+        member(0, peers, key_file=key_file, start_timeout_seconds=START_SECONDS),
+        member(1, peers, key_file=other_key_file, start_timeout_seconds=START_SECONDS),
     )
     words = "it does not prove that it has our key: was it started with another key_file or run_id?"
     assert f"rank 0 ({peers[0]}; {words})" in dialer
@@ -157,8 +158,8 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> set[str]:
 async def test_another_run_with_the_same_key_is_not_let_in(key_file: Path) -> None:
     peers = free_peers(2)
     _, dialer = await both_refused(
-        member(0, peers, key_file=key_file, run_id="monday", start_timeout_seconds=0.5),
-        member(1, peers, key_file=key_file, run_id="tuesday", start_timeout_seconds=0.5),
+        member(0, peers, key_file=key_file, run_id="monday", start_timeout_seconds=START_SECONDS),
+        member(1, peers, key_file=key_file, run_id="tuesday", start_timeout_seconds=START_SECONDS),
     )
     assert "it does not prove that it has our key" in dialer
 
@@ -175,7 +176,8 @@ async def test_without_a_key_another_run_is_a_disagreement() -> None:
 async def test_a_dialer_with_a_key_and_a_listener_without(key_file: Path, caplog: pytest.LogCaptureFixture) -> None:
     peers = free_peers(2)
     listener, dialer = await outcomes_of(
-        member(0, peers, start_timeout_seconds=0.5), member(1, peers, key_file=key_file, start_timeout_seconds=0.5)
+        member(0, peers, start_timeout_seconds=START_SECONDS),
+        member(1, peers, key_file=key_file, start_timeout_seconds=START_SECONDS),
     )
     assert isinstance(listener, ringwide.Disagreement)
     assert str(listener) == ("key_file: this is rank 0 with 'no key', but rank 1 has 'a key'; start both with the same")
@@ -188,7 +190,8 @@ async def test_a_dialer_with_a_key_and_a_listener_without(key_file: Path, caplog
 async def test_a_dialer_without_a_key_and_a_listener_with(key_file: Path, caplog: pytest.LogCaptureFixture) -> None:
     peers = free_peers(2)
     _, dialer = await both_refused(
-        member(0, peers, key_file=key_file, start_timeout_seconds=0.5), member(1, peers, start_timeout_seconds=0.5)
+        member(0, peers, key_file=key_file, start_timeout_seconds=START_SECONDS),
+        member(1, peers, start_timeout_seconds=START_SECONDS),
     )
     words = "it hangs up without a word: was it started with key_file or tls, and this rank without?"
     assert f"rank 0 ({peers[0]}; {words})" in dialer
@@ -205,8 +208,8 @@ async def test_a_rank_at_anothers_address_is_named_and_told_nothing(
     """As when somebody leads our connection astray: refused, but no reason to give up."""
     peers = free_peers(3)
     errors = await outcomes_of(
-        member(1, peers, key_file=key_file, listen=peers[0], start_timeout_seconds=0.5),
-        member(2, peers, key_file=key_file, start_timeout_seconds=0.5),
+        member(1, peers, key_file=key_file, listen=peers[0], start_timeout_seconds=START_SECONDS),
+        member(2, peers, key_file=key_file, start_timeout_seconds=START_SECONDS),
     )
     assert all(isinstance(error, ringwide.StartTimeout) for error in errors)
     words = "it proves to be rank 1: is the peers file right, and was each rank started once?"

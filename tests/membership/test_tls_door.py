@@ -9,13 +9,13 @@ import pytest
 
 import ringwide
 from local_ring import free_peers
-from membership.strangers import PATIENCE_SECONDS, rest, visiting
+from membership.strangers import PATIENCE_SECONDS, START_SECONDS, rest, visiting
 from membership.test_gathering import formed_ring, member, outcomes_of
 from membership.test_reception import Seats, silent_visitors
 from ringwide.membership import reception
 from transport.certificates import Authority
 
-pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("nothing_left_behind", "start_ends_after_some_tries")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def test_a_key_on_top_is_proven_as_well(tls: dict[str, Any], key_file: Pat
     assert await outcomes_of(*members) == [[0, 1]] * 2
     keys = (key_file, other_key_file)
     _, dialer = await outcomes_of(
-        *(member(rank, peers, tls=tls, key_file=keys[rank], start_timeout_seconds=0.5) for rank in range(2))
+        *(member(rank, peers, tls=tls, key_file=keys[rank], start_timeout_seconds=START_SECONDS) for rank in range(2))
     )
     assert "does not prove that it has our key" in str(dialer)
 
@@ -63,7 +63,9 @@ async def test_tls_on_one_side_only_is_named_on_both(
     peers = free_peers(2)
     secure, plain = {"tls": tls}, {}
     settings = [secure, plain] if with_tls == 0 else [plain, secure]
-    errors = await outcomes_of(*(member(rank, peers, start_timeout_seconds=0.5, **settings[rank]) for rank in range(2)))
+    errors = await outcomes_of(
+        *(member(rank, peers, start_timeout_seconds=START_SECONDS, **settings[rank]) for rank in range(2))
+    )
     assert all(isinstance(error, ringwide.StartTimeout | ringwide.PeerLeft) for error in errors), errors
     dialer, listener = warnings_with(caplog, f"rank 0 at {peers[0]}"), warnings_with(caplog, "turned away")
     assert (len(dialer), len(listener)) == (1, 1)
@@ -91,7 +93,8 @@ async def test_a_certificate_of_another_authority_is_not_let_in(
     peers = free_peers(2)
     other = certificate(tmp_path / "theirs", Authority())
     errors = await outcomes_of(
-        member(0, peers, tls=tls, start_timeout_seconds=0.5), member(1, peers, tls=other, start_timeout_seconds=0.5)
+        member(0, peers, tls=tls, start_timeout_seconds=START_SECONDS),
+        member(1, peers, tls=other, start_timeout_seconds=START_SECONDS),
     )
     assert all(isinstance(error, ringwide.StartTimeout | ringwide.PeerLeft) for error in errors), errors
     assert OTHER_TLS in str(errors[1])
@@ -103,8 +106,8 @@ async def test_a_dialer_whom_nobody_vouches_for_is_not_let_in(tls: dict[str, Any
     peers = free_peers(2)
     other = certificate(tmp_path / "theirs", Authority())
     errors = await outcomes_of(
-        member(0, peers, tls=tls, start_timeout_seconds=0.5),
-        member(1, peers, tls={**other, "ca": tls["ca"]}, start_timeout_seconds=0.5),
+        member(0, peers, tls=tls, start_timeout_seconds=START_SECONDS),
+        member(1, peers, tls={**other, "ca": tls["ca"]}, start_timeout_seconds=START_SECONDS),
     )
     assert all(isinstance(error, ringwide.StartTimeout | ringwide.PeerLeft) for error in errors), errors
     assert OTHER_TLS in str(errors[1])
