@@ -10,7 +10,7 @@ from hashlib import blake2b
 from weakref import WeakSet
 
 from ringwide.membership.gathering import Gathering
-from ringwide.membership.listening import listen
+from ringwide.membership.listening import adopted, listen
 from ringwide.membership.liveness import Liveness
 from ringwide.membership.meeting import Terms
 from ringwide.membership.peers import Address
@@ -51,11 +51,14 @@ class Connections:
         vitals: Liveness,
         lanes_to: Callable[[int], int],
         settings: Mapping[str, Setting],
-        address: Address,
+        door: Address | socket.socket,
         protection: Protection,
         timeout_seconds: float,
     ) -> None:
-        """Find the other ranks. `lanes_to` says how many bulk lanes a peer gets beside its express and vital lanes."""
+        """Find the other ranks. `lanes_to` says how many bulk lanes a peer gets beside its express and vital lanes.
+
+        `door` is where this rank listens: an address, or a socket that listens already, which is ours from now on.
+        """
         self._vitals = vitals
         terms = Terms(self._rank, len(self._addresses), self._peers_in_common(), settings, protection)
         gathering = self._gathering = Gathering(
@@ -64,7 +67,11 @@ class Connections:
             lanes={peer: (*range(1 + lanes_to(peer)), VITAL_LANE) for peer in self.links},
             on_lane=lambda peer, index, wire, sealed: self._add_lane(events, vitals, peer, index, wire, sealed),
         )
-        self._listener = listen(address, rank=self._rank, beyond_loopback=protection.will_do_beyond_loopback)
+        beyond = protection.will_do_beyond_loopback
+        if isinstance(door, socket.socket):
+            self._listener = adopted(door, rank=self._rank, beyond_loopback=beyond)
+        else:
+            self._listener = listen(door, rank=self._rank, beyond_loopback=beyond)
         self._server = asyncio.create_task(gathering.serve(self._listener))
         await gathering.run(timeout_seconds=timeout_seconds)
 

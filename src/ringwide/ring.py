@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -36,7 +37,7 @@ from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
 from ringwide.collective.workshop import Workshop
 from ringwide.config import RingConfig
 from ringwide.connections import Connections
-from ringwide.errors import JoinError, RingClosed, StartTimeout
+from ringwide.errors import ConfigError, JoinError, RingClosed, StartTimeout
 from ringwide.farewell import Farewell, farewell
 from ringwide.membership.liveness import Liveness
 from ringwide.membership.peers import Address, check_rank, load_peers, parse_address
@@ -67,19 +68,24 @@ class _Recipe(NamedTuple):
 
 @asynccontextmanager
 async def join(
-    *, rank: int, peers: str | os.PathLike[str] | Sequence[str], config: RingConfig | None = None
+    *,
+    rank: int,
+    peers: str | os.PathLike[str] | Sequence[str],
+    config: RingConfig | None = None,
+    listener: socket.socket | None = None,
 ) -> AsyncIterator["Ring"]:
     """Meet the other ranks and be one of them for the length of the block.
 
-    `peers` is a file with one `host:port` a line, line n for rank n, or a list of such strings. Raises `ConfigError`
-    for what is wrong here, `JoinError` for what is wrong between ranks.
+    `peers` is a file with one `host:port` a line, line n for rank n, or a list of such strings. `listener` is a socket
+    that listens already, for a port that was chosen by the kernel; the ring closes it, however the block ends. Raises
+    `ConfigError` for what is wrong here, `JoinError` for what is wrong between ranks.
     """
-    addresses = load_peers(peers)
-    check_rank(rank, len(addresses), str(peers) if isinstance(peers, str | os.PathLike) else "the list of peers")
-    with farewell() as told:
+    with closing(listener) if listener is not None else nullcontext(), farewell() as told:
+        addresses = load_peers(peers)
+        check_rank(rank, len(addresses), str(peers) if isinstance(peers, str | os.PathLike) else "the list of peers")
         ring = _made(rank, addresses, config or RingConfig(), told)
         try:
-            await ring._form()
+            await ring._form(listener)
             yield ring
         except JoinError as error:
             await ring._leave(f"it could not join: {error}")
@@ -328,7 +334,7 @@ class Ring:
 
     # -- joining and leaving
 
-    async def _form(self) -> None:
+    async def _form(self, listener: socket.socket | None) -> None:
         config, started = self.config, time.perf_counter()
         self._dispatcher.deadlines.suspended = True
         self._dispatcher.parting.on_over = self._connections.fail
@@ -337,7 +343,7 @@ class Ring:
             vitals=self._liveness,
             lanes_to=lambda peer: config.lanes if self._planner.exchanges_bulk(peer) else 0,
             settings={key: getattr(config, key) for key in _MUST_BE_EQUAL},
-            address=self._address if config.listen is None else parse_address(config.listen, "listen"),
+            door=self._door(listener),
             protection=config.load_protection(),
             timeout_seconds=config.start_timeout_seconds,
         )
@@ -356,6 +362,13 @@ class Ring:
         self._planner.crowded = bool(not found[0] and self.size > np.count_nonzero(found[1:]))
         self._dispatcher.deadlines.suspended = False
         self._dispatcher.deadlines.vitals = self._liveness  # not before: who still looks for others does not answer yet
+
+    def _door(self, listener: socket.socket | None) -> Address | socket.socket:
+        if self.config.listen is None:
+            return self._address if listener is None else listener
+        if listener is not None:
+            raise ConfigError(f"listen: {self.config.listen}: but a listening socket was given too; remove one of them")
+        return parse_address(self.config.listen, "listen")
 
     async def _wait_for_all(self, found: Array, seconds: float) -> None:
         """All our connections are there; others may still wait for some of theirs.

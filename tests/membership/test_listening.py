@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from ringwide.errors import AddressError, ConfigError
-from ringwide.membership.listening import listen
+from ringwide.membership.listening import adopted, listen
 from ringwide.membership.peers import Address
 
 
@@ -66,3 +66,39 @@ def test_listening_beyond_loopback_is_refused_before_a_socket_is_opened(host: st
 def test_listening_beyond_loopback_is_allowed_when_asked_for() -> None:
     with listen(Address("0.0.0.0", 0), rank=0, beyond_loopback=True) as listener:
         assert listener.getsockname()[0] == "0.0.0.0"
+
+
+# A socket that somebody else has opened
+
+
+def opened(host: str = "127.0.0.1") -> socket.socket:
+    return socket.create_server((host, 0))
+
+
+def test_a_listener_from_elsewhere_is_made_ready_for_the_event_loop() -> None:
+    with opened() as listener:
+        assert adopted(listener, rank=0, beyond_loopback=False) is listener
+        assert listener.getblocking() is False
+
+
+def test_a_listener_from_elsewhere_is_refused_beyond_loopback_as_well() -> None:
+    with opened("0.0.0.0") as listener:
+        with pytest.raises(ConfigError, match=r"rank 1 would listen on 0\.0\.0\.0:\d+, beyond loopback"):
+            adopted(listener, rank=1, beyond_loopback=False)
+        assert adopted(listener, rank=1, beyond_loopback=True) is listener
+
+
+def test_a_socket_that_does_not_listen_is_no_listener() -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        with pytest.raises(ConfigError, match=r"rank 2: the listener is not a TCP socket that listens; bind it"):
+            adopted(sock, rank=2, beyond_loopback=False)
+    with socket.socket(type=socket.SOCK_DGRAM) as datagrams, pytest.raises(ConfigError, match="is not a TCP socket"):
+        adopted(datagrams, rank=2, beyond_loopback=False)
+
+
+def test_a_listener_that_was_closed_is_named() -> None:
+    listener = opened()
+    listener.close()
+    with pytest.raises(ConfigError, match=r"rank 2: the listener is closed; each ring needs"):
+        adopted(listener, rank=2, beyond_loopback=False)

@@ -15,12 +15,8 @@ _BACKLOG = 1024
 def listen(address: Address, *, rank: int, beyond_loopback: bool) -> socket.socket:
     """A listening socket. Every failure names the address, whose it is, and what would be right."""
     family, sockaddr = _resolve(address)
-    if not beyond_loopback and not ipaddress.ip_address(str(sockaddr[0]).partition("%")[0]).is_loopback:
-        raise ConfigError(
-            f"rank {rank} would listen on {address}, beyond loopback, where anybody may connect; make a key with "
-            f"`{KEYGEN}`, copy the file to every machine, and name it with key_file: (--key-file) or {VARIABLE}; "
-            "or, if everybody on that network may join, say so with insecure: true (--insecure)"
-        )
+    if not beyond_loopback and not is_loopback(str(sockaddr[0])):
+        raise refusal(str(address), rank=rank)
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port of a run that just ended is free
@@ -31,6 +27,33 @@ def listen(address: Address, *, rank: int, beyond_loopback: bool) -> socket.sock
         sock.close()
         raise AddressError(f"rank {rank} cannot listen on {address}", _explain(error, rank)) from error
     return sock
+
+
+def adopted(listener: socket.socket, *, rank: int, beyond_loopback: bool) -> socket.socket:
+    """A listening socket that somebody else has opened, ready for use under the same rules."""
+    if listener.fileno() < 0:
+        raise ConfigError(f"rank {rank}: the listener is closed; each ring needs a listening socket of its own")
+    listens = listener.type == socket.SOCK_STREAM and listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    if listener.family not in (socket.AF_INET, socket.AF_INET6) or not listens:
+        raise ConfigError(f"rank {rank}: the listener is not a TCP socket that listens; bind it, and call listen()")
+    host, port = listener.getsockname()[:2]
+    if not beyond_loopback and not is_loopback(host):
+        raise refusal(str(Address(host, port)), rank=rank)
+    listener.setblocking(False)
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """`host` is a numeric address, perhaps with a scope."""
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+def refusal(where: str, *, rank: int) -> ConfigError:
+    return ConfigError(
+        f"rank {rank} would listen on {where}, beyond loopback, where anybody may connect; make a key with "
+        f"`{KEYGEN}`, copy the file to every machine, and name it with key_file: (--key-file) or {VARIABLE}; "
+        "or, if everybody on that network may join, say so with insecure: true (--insecure)"
+    )
 
 
 def _resolve(address: Address) -> tuple[int, tuple[Any, ...]]:
