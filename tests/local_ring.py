@@ -11,7 +11,7 @@ from ringwide.experiment.fleet.ports import LOOPBACK, free_ports
 Result = TypeVar("Result")
 Act = Callable[[ringwide.Ring], Awaitable[Result]]
 
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 100
 
 
 def free_peers(size: int) -> list[str]:

@@ -20,7 +20,7 @@ from ringwide.protocol.frame import Kind, news, pack_data
 SEGMENT = 64 * 1024
 COUNT = SEGMENT // 4 * 3  # one segment for each of three ranks
 VILLAIN, VICTIM = 0, 1
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 
 LZ4 = {"codec": "lz4"}
 BF16 = {"codec": "bf16", "allow_lossy": True}

@@ -36,7 +36,7 @@ def test_an_interrupt_is_130_and_silent(capsys: pytest.CaptureFixture[str]) -> N
 def test_output_that_cannot_be_written_is_one_line(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "ringwide", *words]
-        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=110)
     error = "ringwide: error: the output cannot be written: No space left on device\n"
     assert (ran.returncode, ran.stderr) == (1, error)
 

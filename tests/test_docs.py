@@ -58,6 +58,6 @@ async def test_the_example_runs_as_printed(tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(110):
         outputs = [(await process.communicate())[0].decode() for process in ranks]
     assert outputs == ["rank 0 of 2: 0.5\n", "rank 1 of 2: 0.5\n"]

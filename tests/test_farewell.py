@@ -12,7 +12,7 @@ import pytest
 
 from local_ring import free_peers
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 100
 OTHER = """
 import sys, uvloop, numpy, ringwide
 async def main():
@@ -51,12 +51,18 @@ def program(text: str, *peers: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def until_it_is_in(process: "subprocess.Popen[str]") -> None:
+    assert process.stdout is not None
+    if process.stdout.readline() != "in\n":
+        pytest.fail(f"it never was in: {process.communicate()[1]}")
+
+
 def leave(
     number: signal.Signals,
     *,
     before: str = "pass",
     first: str = "pass",
-    inside: str = "await asyncio.sleep(60)",
+    inside: str = "await asyncio.sleep(600)",
     after: str = "pass",
     run: str = "uvloop.run",
 ) -> tuple[int, str, str, str]:
@@ -65,8 +71,7 @@ def leave(
     text = LEAVER.format(before=before, first=first, inside=inside, after=after, run=run)
     with program(OTHER, *peers) as other, program(text, *peers) as leaver:
         for process in (other, leaver):
-            assert process.stdout is not None
-            assert process.stdout.readline() == "in\n"
+            until_it_is_in(process)
         leaver.send_signal(number)
         said, complaints = leaver.communicate(timeout=PATIENCE_SECONDS)
         heard, trouble = other.communicate(timeout=PATIENCE_SECONDS)
@@ -80,13 +85,14 @@ def test_one_that_is_in_the_collective_leaves_and_does_not_only_give_up(number: 
     """Three ranks, of which one never calls, so that the two others stay in their collective."""
     peers = free_peers(3)
     leaver = LEAVER.format(before="import numpy", first="pass", inside=f"await {call}", after="pass", run="uvloop.run")
-    third = LEAVER.format(before="pass", first="pass", inside="await asyncio.sleep(60)", after="pass", run="uvloop.run")
+    third = LEAVER.format(
+        before="pass", first="pass", inside="await asyncio.sleep(600)", after="pass", run="uvloop.run"
+    )
     other = OTHER.replace("ring.allreduce(numpy.ones(3))", call)
     absent = third.replace("rank=1", "rank=2")
     with program(other, *peers) as one, program(leaver, *peers) as two, program(absent, *peers) as three:
         for process in (one, two, three):
-            assert process.stdout is not None
-            assert process.stdout.readline() == "in\n"
+            until_it_is_in(process)
         two.send_signal(number)
         heard, trouble = one.communicate(timeout=PATIENCE_SECONDS)
     assert (heard, trouble) == (f"rank 1 left the ring: it was told to end ({number.name})\n", "")
@@ -104,11 +110,10 @@ def test_of_two_rings_both_say_goodbye_even_when_the_first_was_left() -> None:
     before = f"""alone = ringwide.join(rank=0, peers={peers})
     await alone.__aenter__()"""
     first = "await alone.__aexit__(None, None, None)"
-    text = LEAVER.format(before=before, first=first, inside="await asyncio.sleep(60)", after="pass", run="uvloop.run")
+    text = LEAVER.format(before=before, first=first, inside="await asyncio.sleep(600)", after="pass", run="uvloop.run")
     with program(OTHER, *others) as other, program(text, *others) as leaver:
         for process in (other, leaver):
-            assert process.stdout is not None
-            assert process.stdout.readline() == "in\n"
+            until_it_is_in(process)
         leaver.send_signal(signal.SIGTERM)
         assert other.communicate(timeout=PATIENCE_SECONDS)[0].startswith("rank 1 left the ring")
         assert leaver.wait(timeout=PATIENCE_SECONDS) == 128 + signal.SIGTERM
@@ -117,8 +122,10 @@ def test_of_two_rings_both_say_goodbye_even_when_the_first_was_left() -> None:
 def test_a_forked_child_ends_by_sigterm_and_holds_no_connection_of_its_parent() -> None:
     """The parent is killed, and the others hear of it at once, not after a time of silence."""
     others = free_peers(2)
-    fork = "import os, time; child = os.fork(); child or time.sleep(60); child or os._exit(0); print(child, flush=True)"
-    text = LEAVER.format(before="pass", first=fork, inside="await asyncio.sleep(60)", after="pass", run="uvloop.run")
+    fork = (
+        "import os, time; child = os.fork(); child or time.sleep(600); child or os._exit(0); print(child, flush=True)"
+    )
+    text = LEAVER.format(before="pass", first=fork, inside="await asyncio.sleep(600)", after="pass", run="uvloop.run")
     other_text = OTHER.replace("PeerLeft", "PeerLost")
     with program(other_text, *others) as other, program(text, *others) as parent:
         assert parent.stdout is not None
@@ -134,7 +141,7 @@ def test_a_forked_child_ends_by_sigterm_and_holds_no_connection_of_its_parent() 
 
 
 def eventually_gone(process: int) -> bool:
-    for _ in range(500):
+    for _ in range(6000):
         try:
             os.kill(process, 0)
         except ProcessLookupError:
@@ -160,7 +167,7 @@ def test_a_handler_of_the_program_stays_as_it_is() -> None:
 
 def test_a_handler_that_is_set_later_stays_as_well() -> None:
     first = "heard = []; signal.signal(signal.SIGTERM, lambda *_: heard.append(1))"
-    inside = "[await asyncio.sleep(0.01) for _ in range(1000) if not heard]"
+    inside = "[await asyncio.sleep(0.01) for _ in range(6000) if not heard]"
     after = "assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL"
     code, said, complaints, _ = leave(signal.SIGTERM, first=first, inside=inside, after=after)
     assert (code, said, complaints) == (0, "cleaned up\nwent on\n", "")

@@ -271,7 +271,7 @@ def test_a_key_in_an_experiment_is_not_repeated(
 def test_nodes_that_are_given_a_key_for_its_file_write_it_nowhere(key_file: Path, home: Path) -> None:
     command = [sys.executable, "-m", "ringwide", "run", "e.yaml"]  # alone: nodes inherit from the first of a process
     environment = {**os.environ, "RINGWIDE_KEY_FILE": key_file.read_text()}
-    output = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110)
     assert output.returncode != 0
     assert f"RINGWIDE_KEY_FILE: {ITSELF}" in output.stderr
     written = [path for path in home.rglob("*") if path.is_file()]

@@ -1,7 +1,7 @@
 import json
+import resource
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 
 import pytest
@@ -36,7 +36,7 @@ except SystemExit as end:
 )
 def test_help_imports_nothing_heavy(module: str, arguments: list[str]) -> None:
     code = LIST_MODULES.format(module=module)
-    ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=30)
+    ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=110)
     answer, _, modules = ran.stdout.partition("\nMODULES ")
     assert answer
     code, *imported = modules.split()
@@ -47,14 +47,15 @@ def test_help_imports_nothing_heavy(module: str, arguments: list[str]) -> None:
 
 @pytest.mark.system
 def test_help_answers_at_once() -> None:
-    # The best of several: the question is what it costs, not how busy the machine is.
+    # The best of several, in time of a processor: the question is what it costs, not how busy the machine is.
     assert min(_seconds_for([sys.executable, "-m", "ringwide", "--help"]) for _ in range(5)) < 0.3
 
 
 def _seconds_for(command: list[str]) -> float:
-    started = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
-    return time.perf_counter() - started
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, capture_output=True, timeout=110)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

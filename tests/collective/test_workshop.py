@@ -11,7 +11,7 @@ import pytest
 
 from ringwide.collective.workshop import Workshop
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 THREADS = [0, 1, 3]
 
 every_staff = pytest.mark.parametrize("threads", THREADS)

@@ -57,12 +57,12 @@ class Fleet:
             process.kill()
             process.communicate()
 
-    def outcomes(self, *, seconds: float = 60) -> list[Outcome]:
+    def outcomes(self, *, seconds: float = 110) -> list[Outcome]:
         """Wait for all of them; one that does not end in time fails the test with what it had to say."""
         deadline = time.monotonic() + seconds
         return [self._outcome(rank, deadline - time.monotonic()) for rank in range(self._size)]
 
-    def results(self, *, seconds: float = 60) -> list[Any]:
+    def results(self, *, seconds: float = 110) -> list[Any]:
         """What every rank returned; a rank that failed fails the test with its words."""
         outcomes = self.outcomes(seconds=seconds)
         failed = [f"rank {one.rank}: exit {one.exit_code}\n{one.complaints}" for one in outcomes if one.exit_code]

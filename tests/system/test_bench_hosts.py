@@ -48,7 +48,7 @@ def bits_per_second(sender: Host, receiver: Host, nbytes: int) -> float:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             sending = sender.command([sys.executable, "-c", SEND, receiver.address, str(nbytes)])
-            subprocess.run(sending, check=True, timeout=60)
+            subprocess.run(sending, check=True, timeout=110)
             count, seconds = process.stdout.readline().split()
         finally:
             process.kill()
@@ -74,7 +74,7 @@ def test_nothing_stays_behind_after_an_exception(two_hosts: Hosts) -> None:
 
 def test_what_a_dead_process_left_behind_is_removed_and_what_a_living_one_has_is_not(two_hosts: Hosts) -> None:
     killed = "import os, signal; from bench.hosts import make_hosts\nwith make_hosts(1, 1e6): os.kill(os.getpid(), 9)"
-    ran = subprocess.run([sys.executable, "-c", killed], check=False, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", killed], check=False, timeout=110)
     assert ran.returncode == -9
     ours = {name for name in made.namespaces() if f"-{os.getpid()}-" in name}
     assert len(made.namespaces()) == len(ours) + 2

@@ -134,7 +134,7 @@ def test_a_signal_to_one_host_stops_all_and_each_goes_on_from_its_own_files(tmp_
     with hosts.started() as nodes:
         until_it_trains(nodes[0])
         nodes[1].send_signal(signal.SIGINT)
-        outputs = [node.communicate(timeout=60) for node in nodes]
+        outputs = [node.communicate(timeout=110) for node in nodes]
         assert [node.returncode for node in nodes] == [130, 130], outputs
         assert [errors for _, errors in outputs] == ["", ""]
     stopped, documents = hosts.runs(), hosts.results()

@@ -16,7 +16,7 @@ from torch import nn
 from ringwide.training.exchange import Busy, Compute, Overlapped, Plain
 from ringwide.training.flat import Bucket, flatten
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 KINDS = [Plain, Overlapped]
 
 

@@ -38,7 +38,7 @@ def records_of(*messages: bytes) -> list[bytes]:
 
 
 def everything(sock: socket.socket) -> bytes:
-    sock.settimeout(10)
+    sock.settimeout(60)
     return b"".join(iter(lambda: sock.recv(1 << 20), b""))
 
 
@@ -51,7 +51,7 @@ def reader() -> Iterator[tuple[EncryptedWire, socket.socket]]:
 
 def read_all(wire: EncryptedWire, room_bytes: int = 1000) -> bytes:
     """To the end of the stream."""
-    wire.socket.settimeout(10)
+    wire.socket.settimeout(60)
     received = b""
     while True:
         place = memoryview(bytearray(room_bytes))
@@ -129,7 +129,7 @@ def test_a_wire_does_not_believe_its_own_words() -> None:
         wire.send([b"who is there?"])
         mirror.setblocking(True)
         mirror.send(mirror.recv(1000))
-        wire.socket.settimeout(10)
+        wire.socket.settimeout(60)
         with pytest.raises(CorruptFrame):
             wire.receive([memoryview(bytearray(100))])
 
@@ -144,7 +144,7 @@ def test_an_impossible_claim_is_refused_before_there_is_memory_for_it(claim: int
     with reader() as (wire, stranger):
         before = len(wire._box)
         stranger.send(struct.pack("<I", claim))
-        wire.socket.settimeout(10)
+        wire.socket.settimeout(60)
         with pytest.raises(CorruptFrame, match=f"claims {claim} bytes, it must have 1 to {RECORD_LIMIT_BYTES}"):
             wire.receive([memoryview(bytearray(100))])
         assert len(wire._box) == before
@@ -209,7 +209,7 @@ def test_one_receive_fills_all_of_the_room() -> None:
     with reader() as (wire, stranger):
         stranger.send(FIRST)
         room = [memoryview(bytearray(5)), memoryview(bytearray(3)), memoryview(bytearray(100))]
-        wire.socket.settimeout(10)
+        wire.socket.settimeout(60)
         assert wire.receive(room) == len(MESSAGES[0])
         assert b"".join(room).rstrip(b"\0") == MESSAGES[0]
 

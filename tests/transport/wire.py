@@ -13,7 +13,7 @@ from ringwide.transport.tls import secured
 from ringwide.transport.wire import PlainWire, Wire
 from transport.certificates import own_contexts
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 LIMIT_BYTES = 64 * 1024 * 1024
 SMALL_BUFFER_BYTES = 8 * 1024
 

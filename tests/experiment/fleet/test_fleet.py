@@ -85,7 +85,8 @@ async def test_a_crash_ends_the_others_and_shows_the_last_words(monkeypatch: pyt
 
 
 @pytest.mark.system
-async def test_of_two_failures_the_cause_is_named() -> None:
+async def test_of_two_failures_the_cause_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "GRACE_SECONDS", 60)
     with pytest.raises(NodeFailed) as caught:
         await run_fleet([python("raise SystemExit(5)"), python("raise SystemExit(9)")], lambda rank, line: None)
     assert caught.value.rank == 1

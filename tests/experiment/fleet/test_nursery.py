@@ -60,7 +60,7 @@ def runs(pid: int) -> bool:
 
 
 async def heard(child: Child) -> tuple[str, str, int]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(110):
         output, errors = await asyncio.gather(child.output.read(), child.errors.read())
         code = await child.wait()
     child.close()
@@ -101,7 +101,7 @@ async def test_who_gives_up_while_a_child_starts_leaves_none() -> None:
     with pytest.raises(asyncio.CancelledError):
         await starting
     for child in multiprocessing.active_children():  # about to end
-        child.join(10)
+        child.join(60)
         assert child.exitcode == -signal.SIGKILL
 
 
@@ -157,7 +157,7 @@ def test_a_child_ends_when_its_launcher_is_killed(tmp_path: Path) -> None:
         handle = os.pidfd_open(child)
         launcher.kill()
         try:
-            ended = select.select([handle], [], [], 10)[0] == [handle]
+            ended = select.select([handle], [], [], 60)[0] == [handle]
             if not ended:
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:
@@ -167,7 +167,7 @@ def test_a_child_ends_when_its_launcher_is_killed(tmp_path: Path) -> None:
 
 def test_a_fork_server_that_is_killed_takes_its_children_along_and_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "launcher.py").write_text(LAUNCHER.format(LOSES_ITS_SERVER))
-    ran = subprocess.run([sys.executable, tmp_path / "launcher.py"], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, tmp_path / "launcher.py"], capture_output=True, text=True, timeout=110)
     assert ran.returncode == 0, ran.stderr
     pid, code, rest, said, second_code = json.loads(ran.stdout)
     assert (code, rest) == (SERVER_WAS_LOST, "")

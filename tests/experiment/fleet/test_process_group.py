@@ -78,7 +78,7 @@ class Job:
     def end(self) -> tuple[int, str, str]:
         """Its fork server and resource tracker have our pipes too: these end only when all have."""
         try:
-            output, errors = self._process.communicate(timeout=30)
+            output, errors = self._process.communicate(timeout=110)
         finally:
             self._process.kill()
         return self._process.returncode, output, errors

@@ -37,7 +37,7 @@ async def send(number: int) -> None:
     loop.add_signal_handler(signal.SIGUSR1, heard.set)
     os.kill(os.getpid(), number)
     os.kill(os.getpid(), signal.SIGUSR1)
-    await asyncio.wait_for(heard.wait(), 10)
+    await asyncio.wait_for(heard.wait(), 60)
     loop.remove_signal_handler(signal.SIGUSR1)
 
 
