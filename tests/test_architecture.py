@@ -19,7 +19,7 @@ FLOORS = (
     ("codec", "transport"),
     ("collective", "membership"),
     ("buckets", "calls", "connections", "farewell", "observe"),
-    ("config", "nonfinite"),  # above the rooms that take plain arguments, never settings
+    ("collected", "config", "nonfinite"),  # above the rooms that take plain arguments, never settings
     ("ring", "simulator"),
     ("training", "interop"),
     ("experiment",),

@@ -42,8 +42,13 @@ _UFUNCS: dict[str, Combiner] = {
     "min": lambda left, right, out: np.minimum(left, right, out=out),  # numpy deprecates these two without `out=`
     "max": lambda left, right, out: np.maximum(left, right, out=out),
     "prod": np.multiply,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
 }
-OPERATIONS = tuple(_UFUNCS)
+BITWISE = ("band", "bor", "bxor")
+"""For integers alone."""
+OPERATIONS = tuple(op for op in _UFUNCS if op not in BITWISE)
 _quietly = np.errstate(all="ignore")
 """Infinity and NaN are results like others. A warning would end the connection wherever warnings are errors."""
 _TOO_SMALL_TO_SHELVE_BYTES = 128 * 1024
@@ -273,9 +278,11 @@ class Arithmetic:
 def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Arithmetic:
     """The rule for one dtype and operation. Half precision is summed in float32 unless `native` is asked for."""
     if op not in _UFUNCS:
-        raise ValueError(f"op {op!r} is not one of {', '.join(OPERATIONS)}")
+        raise ValueError(f"op {op!r} is not one of {', '.join(_UFUNCS)}")
     if op == "mean" and dtype not in FLOATS:
         raise TypeError(f"the mean of {dtype} is not a {dtype}; use op='sum' and divide, or convert to a float dtype")
+    if op in BITWISE and dtype not in INTEGERS:
+        raise TypeError(f"op {op!r} combines the bits of integers, and these are {dtype}; use {', '.join(INTEGERS)}")
     if dtype == "bfloat16" and half_precision == "native":
         return _native_bfloat16(op, size)
     carrier = np.dtype("float32" if dtype in HALVES and half_precision == "float32" else dtype)

@@ -28,12 +28,13 @@ class Refusal(NamedTuple):
 class _Call:
     """One call of a user, from the moment it is made."""
 
-    __slots__ = ("collective", "numbers", "outcome", "plan", "refusal", "succeeded")
+    __slots__ = ("collective", "number", "numbers", "outcome", "plan", "refusal", "succeeded")
 
     def __init__(
         self, plan: Plan, numbers: Sequence[Numbers], refusal: Refusal | None, outcome: asyncio.Future[None]
     ) -> None:
         self.plan, self.numbers, self.refusal, self.outcome = plan, numbers, refusal, outcome
+        self.number = 0  # when it is known
         self.collective: Collective | None = None  # while it is open
         self.succeeded: Collective | None = None
 
@@ -56,8 +57,11 @@ class Calls:
         self._running = 0
         self.made = 0
 
-    async def make(self, plan: Plan, numbers: Sequence[Numbers], refusal: Refusal | None = None) -> None:
-        """Carry out a plan together with the other ranks, or let them know at its turn that it is refused."""
+    async def make(self, plan: Plan, numbers: Sequence[Numbers], refusal: Refusal | None = None) -> int:
+        """Carry out a plan together with the other ranks, or let them know at its turn that it is refused.
+
+        Returns the number that it has on all ranks.
+        """
         call = _Call(plan, numbers, refusal, self._loop.create_future())
         self._waiting.append(call)
         self._start_waiting()
@@ -72,6 +76,7 @@ class Calls:
             elif call.succeeded is not None:
                 call.succeeded.undo()
             raise
+        return call.number
 
     def _linger(self, call: _Call) -> None:
         """Look for the answer before going to sleep: to wake up often takes longer than the answer."""
@@ -110,6 +115,7 @@ class Calls:
         except Exception as error:  # this call's, though another one's end may have started it
             on_done(error)
         else:
+            call.number = collective.number
             if not call.outcome.done():
                 call.collective = collective
             elif not call.outcome.cancelled() and call.outcome.exception() is None:

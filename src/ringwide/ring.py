@@ -5,8 +5,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, nullcontext
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,11 +29,12 @@ from ringwide.buckets import (
 from ringwide.calls import Calls, Refusal
 from ringwide.codec import registry
 from ringwide.codec.codec import Array
+from ringwide.collected import Collected, require_room
 from ringwide.collective.coder import Coder
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.feedback import Label
 from ringwide.collective.numbers import Numbers
-from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
+from ringwide.collective.plan import REDUCING, BucketShape, Kind, Plan, Planner, Request
 from ringwide.collective.workshop import Workshop
 from ringwide.config import RingConfig
 from ringwide.connections import Connections
@@ -158,7 +159,9 @@ class Ring:
     # -- collectives
 
     async def allreduce(self, tensors: Tensors, op: str = "mean", *, bucket: str = "") -> Tensors:
-        """Replace every tensor by its mean (sum, min, max, prod) over all ranks, in place. The same bits everywhere.
+        """Replace every tensor by its mean over all ranks, in place. The same bits everywhere.
+
+        `op` is mean, sum, min, max or prod; for integers band, bor or bxor too, and no mean.
 
         `bucket` names what these tensors are, for the error feedback of lossy codecs. Calls without one share their
         feedback if their tensors have the same names, dtypes and shapes: name them if they are different things.
@@ -171,37 +174,64 @@ class Ring:
         bundle.commit()
         return tensors
 
-    async def reduce_scatter(self, tensor: Any, op: str = "mean") -> Any:
-        """This rank's share of the flat tensor, reduced over all ranks. The tensor itself is not changed."""
-        leaf = leaf_of(tensor)
+    async def reduce(self, tensors: Tensors, root: int = 0, op: str = "mean") -> Tensors:
+        """As `allreduce`, but only the root's tensors are replaced."""
+        self._require_rank(root, "root")
+        leaves, signature = leaves_of(tensors)
+        recipe = self._recipe(Kind.REDUCE, signature, op=op, root=root)
+        if self.rank == root:
+            _require_writable(leaves, signature.names)
+        bundle = await self._packed(recipe, leaves, copies=self.rank != root)
+        await self._run(recipe.plan, bundle, refusal=self._inspect(recipe, bundle, signature))
+        if self.rank == root:
+            bundle.commit()
+        else:
+            bundle.give_back()
+        return tensors
+
+    async def reduce_scatter(self, tensor: Any, op: str = "mean", into: Any = None) -> Any:
+        """This rank's share of the flat tensor, reduced over all ranks. The tensor itself is not changed.
+
+        Of n elements, rank r has those from n * r // size to n * (r + 1) // size. `into`, if given, receives them.
+        """
+        leaf, place = leaf_of(tensor), None if into is None else leaf_of(into, "into")
         signature = leaves_of(tensor)[1]
         recipe = self._recipe(Kind.REDUCE_SCATTER, signature, op=op)
-        bundle = await self._packed(recipe, [leaf], copies=True)
-        await self._run(recipe.plan, bundle, refusal=self._inspect(recipe, bundle, signature))
         count = recipe.groups[0].count
         share = slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
-        part = leaf.like(bundle.numbers[0].ours[share].copy(), (share.stop - share.start,))
+        if place is not None:
+            require_room(place, share.stop - share.start, leaf.dtype, f"the share of rank {self.rank}")
+        bundle = await self._packed(recipe, [leaf], copies=True)
+        await self._run(recipe.plan, bundle, refusal=self._inspect(recipe, bundle, signature))
+        reduced = bundle.numbers[0].ours[share]
+        if place is None:
+            into = leaf.like(reduced.copy(), reduced.shape)
+        else:
+            place.store(reduced)
         bundle.give_back()
-        return part
+        return into
 
-    async def all_gather(self, tensor: Any) -> list[Any]:
-        """Every rank's tensor, by rank. All must have the same shape and dtype."""
-        leaf = leaf_of(tensor)
+    async def all_gather(self, tensor: Any, into: Any = None) -> Any:
+        """Every rank's tensor, by rank. All must have the same shape and dtype.
+
+        `into`, if given, has room for the elements of all ranks, one rank after the other; it is filled and returned.
+        """
+        leaf, place = leaf_of(tensor), None if into is None else leaf_of(into, "into")
         recipe = self._recipe(Kind.ALL_GATHER, leaves_of(tensor)[1])
+        if place is not None:
+            require_room(place, self.size * recipe.groups[0].count, leaf.dtype, f"what {self.size} ranks bring")
         try:
-            gathered = np.empty((self.size, recipe.groups[0].count), carrier_of(leaf.dtype))
+            collected = Collected(leaf, place, rank=self.rank, size=self.size, shelf=self._shelf)
         except MemoryError as error:
             await self._give_up(recipe.plan, error)
             raise
-        leaf.load(gathered[self.rank])
-        flat = gathered.reshape(-1)
-        await self._run(recipe.plan, numbers=[Numbers(flat, None, np.add)])
-        return [leaf.like(gathered[rank], leaf.shape) for rank in range(self.size)]
+        await self._run(recipe.plan, collected)
+        parts = collected.commit()
+        return parts if into is None else into
 
     async def broadcast(self, tensors: Tensors, root: int = 0) -> Tensors:
         """Replace every tensor by the root's, in place."""
-        if not 0 <= root < self.size:
-            raise ValueError(f"root {root} is not a rank of this ring: ranks go from 0 to {self.size - 1}")
+        self._require_rank(root, "root")
         leaves, signature = leaves_of(tensors)
         recipe = self._recipe(Kind.BROADCAST, signature, root=root)
         if self.rank != root:
@@ -256,6 +286,10 @@ class Ring:
         elif self._coder is not None:
             self._coder.feedback.replace(loaded)
 
+    def _require_rank(self, rank: int, role: str) -> None:
+        if not 0 <= rank < self.size:
+            raise ValueError(f"{role} {rank} is not a rank of this ring: ranks go from 0 to {self.size - 1}")
+
     def _recipe(self, kind: Kind, signature: Signature, *, op: str = "", root: int = 0, bucket: str = "") -> "_Recipe":
         """How to do this. Remembered, because a training loop asks for the same few things again and again."""
         key = (kind, op, root, signature, bucket)
@@ -268,7 +302,7 @@ class Ring:
 
     def _make_recipe(self, kind: Kind, signature: Signature, op: str, root: int, bucket: str) -> "_Recipe":
         def arithmetic_for(dtype: str) -> Arithmetic:
-            if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER):
+            if kind in REDUCING:
                 return arithmetic_of(dtype, op, self.size, half_precision=self.config.half_precision)
             return Arithmetic(carrier_of(dtype), np.add, None)
 
@@ -280,7 +314,7 @@ class Ring:
         shapes = [group.shape for group in groups]
         if kind is Kind.ALL_GATHER:
             shapes = [BucketShape(shape.dtype, shape.count * self.size, shape.itemsize) for shape in shapes]
-        where = f"root {root}" if kind is Kind.BROADCAST else ""
+        where = f"root {root}" if kind in (Kind.BROADCAST, Kind.REDUCE) else ""
         detail = ", ".join(filter(None, [op, where, bucket and f"bucket {bucket!r}", str(signature)]))
         return _Recipe(self._planner.plan(Request(kind, detail, tuple(shapes), root)), groups)
 
@@ -309,24 +343,31 @@ class Ring:
     async def _run(
         self,
         plan: Plan,
-        bundle: Bundle | None = None,
+        bundle: Bundle | Collected | None = None,
         *,
         numbers: Sequence[Numbers] = (),
         refusal: Refusal | None = None,
-    ) -> None:
-        """Carry out a plan; after an error, whatever came back, the bundle's memory is not used again."""
-        if self._left:
-            raise RingClosed("this ring has been left; use it inside its `async with ringwide.join(...)` block")
-        if not self._awaited:
-            self._busy_since = time.perf_counter()
-        self._awaited += 1
+    ) -> int:
+        """Carry out a plan; its number is returned. After an error the bundle's memory is not used again."""
         try:
+            if self._left:
+                raise RingClosed("this ring has been left; use it inside its `async with ringwide.join(...)` block")
             given = [*(bundle.numbers if bundle is not None else ()), *numbers]
-            await self._calls.make(plan, [*given, *[_NOTHING] * (len(plan.parts) - len(given))], refusal)
+            with self._awaiting():
+                return await self._calls.make(plan, [*given, *[_NOTHING] * (len(plan.parts) - len(given))], refusal)
         except BaseException:
             if bundle is not None:
                 bundle.discard()
             raise
+
+    @contextmanager
+    def _awaiting(self) -> Iterator[None]:
+        """The time in which anything is awaited."""
+        if not self._awaited:
+            self._busy_since = time.perf_counter()
+        self._awaited += 1
+        try:
+            yield
         finally:
             self._awaited -= 1
             if not self._awaited:

@@ -21,10 +21,16 @@ class Kind(Enum):
     """What ranks can do together."""
 
     ALLREDUCE = "allreduce"
+    REDUCE = "reduce"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_GATHER = "all_gather"
     BROADCAST = "broadcast"
     BARRIER = "barrier"
+    EXCHANGE = "exchange"
+
+
+REDUCING = (Kind.ALLREDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
+"""Those that combine the numbers of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +131,19 @@ class Planner:
     def _part(self, request: Request, bucket: BucketShape) -> Part:
         algorithm = self.algorithm_for(bucket.count * bucket.itemsize)
         match request.kind:
-            case Kind.ALLREDUCE | Kind.REDUCE_SCATTER if algorithm != "ring":
+            case kind if kind in REDUCING and algorithm != "ring":
                 return self._by_stops(algorithm, bucket)
-            case Kind.ALLREDUCE | Kind.REDUCE_SCATTER if self._size == 1:
+            case kind if kind in REDUCING and self._size == 1:
                 return self._by_stops(self._for_small, bucket)
-            case Kind.ALLREDUCE:
+            case Kind.ALLREDUCE | Kind.REDUCE:  # the total goes to all: whoever has no use for it has a copy of its own
                 return self._ring(bucket, Journey.allreduce(self._size), chunks=self._size)
             case Kind.REDUCE_SCATTER:
                 return self._ring(bucket, Journey.reduce_scatter(self._size), chunks=self._size)
-            case Kind.ALL_GATHER if algorithm == "ring" or bucket.count * bucket.itemsize > self._express_bytes:
+            case Kind.ALL_GATHER | Kind.EXCHANGE if (
+                algorithm == "ring" or bucket.count * bucket.itemsize > self._express_bytes
+            ):
                 return self._ring(bucket, Journey.all_gather(self._size), chunks=self._size)
-            case Kind.ALL_GATHER:
+            case Kind.ALL_GATHER | Kind.EXCHANGE:  # an exchange begins with what everybody sends and expects
                 return self._direct(bucket, chunks=self._size, senders=range(self._size))
             case Kind.BROADCAST if algorithm == "ring" or bucket.count * bucket.itemsize > self._express_bytes:
                 return self._ring(bucket, Journey.broadcast(self._size, request.root), chunks=1)
