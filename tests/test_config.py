@@ -264,3 +264,19 @@ def test_a_variable_that_can_be_no_file_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("RINGWIDE_KEY_FILE", "~no-such-user/x")
     with pytest.raises(ConfigError, match=r"^RINGWIDE_KEY_FILE: ~no-such-user/x: there is no user of that name"):
         RingConfig().load_protection()
+
+
+def test_that_anybody_may_join_can_be_said_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for word, insecure in (("1", True), ("true", True), ("0", False), ("", False)):
+        monkeypatch.setenv("RINGWIDE_INSECURE", word)
+        assert RingConfig().load_protection().will_do_beyond_loopback is insecure
+    monkeypatch.setenv("RINGWIDE_INSECURE", "1")
+    with pytest.raises(ValidationError, match="RINGWIDE_INSECURE lets anybody join, key_file only those"):
+        RingConfig(key_file=Path("ring.key"))
+
+
+def test_a_word_that_is_neither_yes_nor_no_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RingConfig()
+    monkeypatch.setenv("RINGWIDE_INSECURE", "maybe")
+    with pytest.raises(ConfigError, match="RINGWIDE_INSECURE: 'maybe': write 1 if everybody on the network may join"):
+        config.load_protection()

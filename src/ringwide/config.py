@@ -22,10 +22,10 @@ from pydantic import (
 from ringwide.codec import registry
 from ringwide.codec.codec import Codec
 from ringwide.errors import ConfigError
-from ringwide.membership.filenames import file_named, refuse_keys
+from ringwide.membership.filenames import concealed, file_named, refuse_keys
 from ringwide.membership.keys import KEYGEN, load_key
 from ringwide.membership.keys import VARIABLE as KEY_VARIABLE
-from ringwide.membership.protection import Protection
+from ringwide.membership.protection import INSECURE_VARIABLE, Protection
 from ringwide.transport.encrypted import KEY_BYTES, cipher
 from ringwide.transport.tls import TlsContexts, tls_contexts
 
@@ -33,6 +33,7 @@ CODECS = (*registry.NAMES, "auto")
 _FEW: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=64)])
 _SWITCH: TypeAdapter[bool] = TypeAdapter(bool)
 _SIZE: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
+_YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -184,7 +185,10 @@ class RingConfig(BaseModel):
     tls: TlsFiles | None = Field(
         default=None, description="Mutual TLS 1.3: {cert, key, ca}, the files of this rank's certificate."
     )
-    insecure: bool = Field(default=False, description="Allow listening beyond loopback without a key or certificates.")
+    insecure: bool = Field(
+        default=False,
+        description="Allow listening beyond loopback without a key or certificates; RINGWIDE_INSECURE=1 does as well.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -277,7 +281,7 @@ class RingConfig(BaseModel):
             secret=None if name is None else load_key(file_named(name, origin=origin), origin=origin),
             encrypt=self.encrypt,
             tls=None if self.tls is None else self.tls.load(),
-            insecure=self.insecure,
+            insecure=self._anybody_may_join()[0],
             run_id=self.run_id,
             checksum=None if self.checksum == "auto" else self.checksum,
         )
@@ -288,6 +292,12 @@ class RingConfig(BaseModel):
             return str(self.key_file), "key_file"
         return os.environ.get(KEY_VARIABLE) or None, KEY_VARIABLE
 
+    def _anybody_may_join(self) -> tuple[bool, str]:
+        """And who said so."""
+        if self.insecure:
+            return True, "insecure"
+        return os.environ.get(INSECURE_VARIABLE, "").lower() in _YES, INSECURE_VARIABLE
+
     @model_validator(mode="after")
     def _protection_is_of_one_kind(self) -> Self:
         if contradiction := self._contradiction():
@@ -296,6 +306,9 @@ class RingConfig(BaseModel):
 
     def _contradiction(self) -> str | None:
         name, origin = self._key_name()
+        said = os.environ.get(INSECURE_VARIABLE, "")
+        if said.lower() not in (*_YES, *_NO):
+            return f"{INSECURE_VARIABLE}: {concealed(said)!r}: write 1 if everybody on the network may join, or 0"
         if self.encrypt and self.tls is not None:
             return "encrypt and tls both encrypt: choose encrypt with a key_file, or tls with certificates"
         if self.encrypt and name is None:
@@ -304,8 +317,9 @@ class RingConfig(BaseModel):
                 f"set key_file (or {KEY_VARIABLE}) to a file made by `{KEYGEN}`"
             )
         for guard, given in ((origin, name), ("tls", self.tls)):
-            if self.insecure and given is not None:
-                return f"insecure lets anybody join, {guard} only those whom you trust; remove one of the two"
+            anybody, by = self._anybody_may_join()
+            if anybody and given is not None:
+                return f"{by} lets anybody join, {guard} only those whom you trust; remove one of the two"
         return None
 
     @model_validator(mode="after")

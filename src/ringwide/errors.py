@@ -68,8 +68,10 @@ class Disagreement(JoinError):
 class StartTimeout(JoinError):
     """Some ranks did not come in time."""
 
-    def __init__(self, *, rank: int, missing: Sequence[str], seconds: float) -> None:
-        super().__init__(f"rank {rank} waited {seconds:g} s (start_timeout_seconds) for {', '.join(missing)}")
+    def __init__(
+        self, *, rank: int, missing: Sequence[str], seconds: float, limit: str = "start_timeout_seconds"
+    ) -> None:
+        super().__init__(f"rank {rank} waited {seconds:g} s ({limit}) for {', '.join(missing)}")
         self.rank, self.missing = rank, tuple(missing)
 
 

@@ -54,6 +54,7 @@ def start_ends_after_some_tries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_key_but_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RINGWIDE_KEY_FILE", raising=False)
+    monkeypatch.delenv("RINGWIDE_INSECURE", raising=False)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 from ringwide.errors import AddressError, ConfigError
 from ringwide.membership.keys import KEYGEN, VARIABLE
 from ringwide.membership.peers import Address
+from ringwide.membership.protection import INSECURE_VARIABLE
 
 _BACKLOG = 1024
 
@@ -52,7 +53,7 @@ def refusal(where: str, *, rank: int) -> ConfigError:
     return ConfigError(
         f"rank {rank} would listen on {where}, beyond loopback, where anybody may connect; make a key with "
         f"`{KEYGEN}`, copy the file to every machine, and name it with key_file: (--key-file) or {VARIABLE}; "
-        "or, if everybody on that network may join, say so with insecure: true (--insecure)"
+        f"or, if everybody on that network may join, say so with insecure: true (--insecure) or {INSECURE_VARIABLE}=1"
     )
 
 

@@ -6,6 +6,8 @@ from ringwide.errors import ConfigError
 from ringwide.protocol.proof import Secret
 from ringwide.transport.tls import TlsContexts
 
+INSECURE_VARIABLE = "RINGWIDE_INSECURE"
+
 
 @dataclass(frozen=True, slots=True)
 class Protection:
