@@ -14,14 +14,14 @@ import ringwide
 SOURCE = Path(ringwide.__file__).parent
 
 FLOORS = (
-    ("errors",),
-    ("protocol",),
+    ("errors", "registration"),
+    ("protocol", "background"),
     ("codec", "transport"),
     ("collective", "membership"),
     ("buckets", "calls", "connections", "farewell", "observe"),
     ("collected", "config", "nonfinite"),  # above the rooms that take plain arguments, never settings
     ("ring", "simulator"),
-    ("training", "interop"),
+    ("blocking", "training", "interop"),
     ("experiment",),
     ("command",),
     ("node",),

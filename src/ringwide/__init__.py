@@ -6,14 +6,19 @@
 Names are loaded when they are first used, so importing the package costs next to nothing, and never imports torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from ringwide.registration import register
 
 __version__ = "0.1.0"
 
 _HOME = {
     "join": "ringwide.ring",
     "Ring": "ringwide.ring",
+    "join_blocking": "ringwide.blocking",
+    "BlockingRing": "ringwide.blocking",
     "RingConfig": "ringwide.config",
     "RingwideError": "ringwide.errors",
     "ConfigError": "ringwide.errors",
@@ -35,7 +40,12 @@ _HOME = {
 
 __all__ = [*_HOME, "__version__"]
 
+if "torch.distributed" in sys.modules:  # else torch does this itself, when it is imported
+    register()
+
 if TYPE_CHECKING:
+    from ringwide.blocking import BlockingRing as BlockingRing
+    from ringwide.blocking import join_blocking as join_blocking
     from ringwide.config import RingConfig as RingConfig
     from ringwide.errors import AddressError as AddressError
     from ringwide.errors import CollectiveAborted as CollectiveAborted

@@ -1,0 +1,214 @@
+"""One event loop in a thread of its own, for programs that have none. All rings of a process share it.
+
+A program hands a coroutine to `Background.start` and gets a `Pending`, on which any thread may wait. Calls of a ring
+begin in the order in which they were handed over, each as far as it gets before it waits: so the collectives of a
+process are numbered in the order of its calls, as the other ranks expect.
+"""
+
+import asyncio
+import atexit
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+import uvloop
+
+logger = logging.getLogger("ringwide.background")
+T = TypeVar("T")
+
+_PYTHONS_SWITCH_SECONDS = 0.005
+_SWITCH_SECONDS = 0.0002
+"""A thread that computes in Python keeps the interpreter for so long while the loop waits for it. Python's own 5 ms
+would be added to every message; a program that has chosen another value keeps it."""
+_LEAVE_SECONDS = 2.0
+
+
+class Pending(Generic[T]):
+    """A coroutine under way on the loop, and what became of it."""
+
+    __slots__ = (
+        *("_callbacks", "_coroutine", "_ended", "_error", "_has_ended", "_loop", "_result", "_task", "_waits_for"),
+        "__weakref__",
+    )
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
+        self._coroutine, self._loop = coroutine, loop
+        self._ended = threading.Lock()
+        self._ended.acquire()
+        self._has_ended = False
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self._callbacks: list[Callable[[], object]] = []
+        self._task: asyncio.Task[T] | None = None
+        self._waits_for: asyncio.Future[object] | None = None
+
+    # -- from any thread
+
+    def wait(self, seconds: float | None = None) -> T:
+        """What the coroutine returned or raised. `TimeoutError`: it has not ended, and goes on."""
+        if not self._ended.acquire(timeout=-1 if seconds is None else seconds):
+            raise TimeoutError(f"it has not ended within {seconds:g} s")
+        self._ended.release()  # for others who wait
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    @property
+    def done(self) -> bool:
+        return self._has_ended
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it failed, if it has ended and failed."""
+        return self._error
+
+    def result(self) -> T:
+        """Wait for it. Who is interrupted meanwhile (Ctrl-C) leaves nothing half done."""
+        try:
+            return self.wait()
+        except BaseException:
+            if not self._has_ended:
+                self.cancel()
+                self._ended.acquire()
+                self._ended.release()
+            raise
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call this on the loop's thread when it has ended, or now if it has."""
+        self._callbacks.append(callback)
+        if self._has_ended:  # perhaps the loop has not seen it any more
+            self._call_back()
+
+    def cancel(self) -> None:
+        """It ends with `CancelledError`, soon, unless it ends by itself before that."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    # -- on the loop's thread
+
+    def begin(self) -> None:
+        """Up to its first wait this happens at once. A task would begin in the next round, behind others."""
+        try:
+            awaited = self._coroutine.send(None)
+        except StopIteration as stop:
+            self._end(stop.value, None)
+        except BaseException as error:
+            self._end(None, error)
+        else:
+            if isinstance(awaited, asyncio.Future):
+                awaited._asyncio_future_blocking = False
+                self._waits_for = awaited
+                awaited.add_done_callback(self.begin_as_task)
+            else:
+                self.begin_as_task()
+
+    def begin_as_task(self, _: object = None) -> None:
+        """Or go on as one: deadlines and cancelling need a task."""
+        self._waits_for = None
+        self._task = self._loop.create_task(self._coroutine)
+        self._task.add_done_callback(self._take)
+
+    def _take(self, task: "asyncio.Task[T]") -> None:
+        try:
+            self._end(task.result(), None)
+        except BaseException as error:
+            self._end(None, error)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        elif self._waits_for is not None:
+            self._waits_for.cancel()
+
+    def _end(self, result: T | None, error: BaseException | None) -> None:
+        self._result, self._error = result, error
+        self._has_ended = True
+        self._ended.release()
+        self._call_back()
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:  # another thread was faster
+                return
+            callback()
+
+
+class Background:
+    """The loop, its thread, and what must be closed before the program ends."""
+
+    def __init__(self) -> None:
+        self.loop = uvloop.new_event_loop()
+        self._to_close: dict[object, Callable[[], Coroutine[Any, Any, object]]] = {}
+        self._thread = threading.Thread(target=self._run, name="ringwide", daemon=True)
+        if sys.getswitchinterval() == _PYTHONS_SWITCH_SECONDS:
+            sys.setswitchinterval(_SWITCH_SECONDS)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Pending[T]:
+        """A call of a ring."""
+        pending = Pending(coroutine, self.loop)
+        self.loop.call_soon_threadsafe(pending.begin)
+        return pending
+
+    def start_task(self, coroutine: Coroutine[Any, Any, T]) -> Pending[T]:
+        """Anything else."""
+        pending = Pending(coroutine, self.loop)
+        self.loop.call_soon_threadsafe(pending.begin_as_task)
+        return pending
+
+    def close_at_exit(self, key: object, close: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Unless somebody has closed it before the program ends: `forget`."""
+        self._to_close[key] = close
+
+    def forget(self, key: object) -> None:
+        self._to_close.pop(key, None)
+
+    def close(self) -> None:
+        """At the end of the program: others hear a goodbye, and do not take this for a crash."""
+        for key, close in list(self._to_close.items()):
+            self.forget(key)
+            try:
+                self.start_task(close()).wait(_LEAVE_SECONDS)
+            except Exception as error:
+                logger.warning("left in a hurry: %s", error)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_LEAVE_SECONDS)
+
+
+_current: Background | None = None
+_lock = threading.Lock()
+
+
+def background() -> Background:
+    """The one of this process."""
+    global _current
+    with _lock:
+        if _current is None:
+            _current = Background()
+        return _current
+
+
+def _close_current() -> None:
+    global _current
+    with _lock:
+        ended, _current = _current, None
+    if ended is not None:
+        ended.close()
+
+
+def _forget_in_child() -> None:
+    """A forked child has no thread but its own; it gets a loop of its own when it asks for one."""
+    global _current, _lock
+    _current, _lock = None, threading.Lock()
+
+
+atexit.register(_close_current)
+os.register_at_fork(after_in_child=_forget_in_child)

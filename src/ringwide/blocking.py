@@ -1,0 +1,106 @@
+"""The ring for programs without asyncio: the same calls, each of which waits for its result.
+
+    with ringwide.join_blocking(rank=0, peers="peers.txt") as ring:
+        ring.allreduce(grads)
+
+The ring itself lives on the background loop's thread (`background.py`). Calls of several threads are numbered in the
+order in which they are made, so all ranks must make them in the same order.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, TypeVar
+
+from ringwide.background import background
+from ringwide.config import RingConfig
+from ringwide.observe.statistics import Statistics
+from ringwide.ring import Ring, join
+
+T = TypeVar("T")
+Tensors = TypeVar("Tensors")
+
+
+@contextmanager
+def join_blocking(
+    *, rank: int, peers: str | os.PathLike[str] | Sequence[str], config: RingConfig | None = None
+) -> Iterator["BlockingRing"]:
+    """Meet the other ranks and be one of them for the length of the block. See `join`."""
+    behind = background()
+    membership = join(rank=rank, peers=peers, config=config)
+    ring = behind.start_task(membership.__aenter__()).result()
+
+    async def leave(error: BaseException | None = None) -> None:
+        with suppress(BaseException) if error is not None else nullcontext():
+            await membership.__aexit__(type(error) if error else None, error, None)
+
+    behind.close_at_exit(ring, leave)
+    try:
+        yield BlockingRing(ring)
+    except BaseException as error:
+        # An interrupt or an exit is for the program's own thread: on the loop's it would end the loop.
+        told = error if isinstance(error, Exception) else asyncio.CancelledError()
+        behind.start_task(leave(told)).wait()
+        raise
+    else:
+        behind.start_task(leave()).wait()
+    finally:
+        behind.forget(ring)
+
+
+class BlockingRing:
+    """One rank's place in the ring, for callers that wait. Every call is documented at `Ring`."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring, self._behind = ring, background()
+
+    def __repr__(self) -> str:
+        return f"<Blocking{repr(self._ring)[1:]}"
+
+    @property
+    def rank(self) -> int:
+        return self._ring.rank
+
+    @property
+    def size(self) -> int:
+        return self._ring.size
+
+    @property
+    def config(self) -> RingConfig:
+        return self._ring.config
+
+    def allreduce(self, tensors: Tensors, op: str = "mean", *, bucket: str = "") -> Tensors:
+        return self._wait(self._ring.allreduce(tensors, op, bucket=bucket))
+
+    def reduce_scatter(self, tensor: Any, op: str = "mean") -> Any:
+        return self._wait(self._ring.reduce_scatter(tensor, op))
+
+    def all_gather(self, tensor: Any) -> list[Any]:
+        return self._wait(self._ring.all_gather(tensor))
+
+    def broadcast(self, tensors: Tensors, root: int = 0) -> Tensors:
+        return self._wait(self._ring.broadcast(tensors, root))
+
+    def barrier(self) -> None:
+        self._wait(self._ring.barrier())
+
+    def algorithm_for(self, nbytes: int) -> str:
+        return self._ring.algorithm_for(nbytes)
+
+    def statistics(self) -> Statistics:
+        return self._wait(_of(self._ring.statistics))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._wait(_of(self._ring.state_dict))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._wait(_of(lambda: self._ring.load_state_dict(state)))
+
+    def _wait(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._behind.start(call).result()
+
+
+async def _of(question: Callable[[], T]) -> T:
+    """Asked on the loop's thread, where nothing changes meanwhile."""
+    return question()

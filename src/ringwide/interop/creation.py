@@ -1,0 +1,51 @@
+"""From what torch.distributed knows of a group (its store, rank, size, time-out) to a ring that has formed."""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import Store
+
+from ringwide.background import background
+from ringwide.config import RingConfig
+from ringwide.errors import ConfigError
+from ringwide.interop.process_group import RingProcessGroup
+from ringwide.membership.rendezvous import find_peers
+from ringwide.ring import join
+
+
+def create(options: Any, config: object) -> RingProcessGroup:
+    """What `init_process_group` and `new_group` call; `config` is their `pg_options`."""
+    return form(options.store, rank=options.group_rank, size=options.group_size, config=config, timeout=options.timeout)
+
+
+def form(
+    store: Store, *, rank: int, size: int, config: object = None, timeout: timedelta | None = None
+) -> RingProcessGroup:
+    """Meet the other ranks by the store, which all of them have, and form a ring with them."""
+    settings = _settings(config, timeout)
+    found = find_peers(
+        store,
+        rank=rank,
+        size=size,
+        host=os.environ.get("RINGWIDE_HOST"),
+        protected=settings.load_protection().will_do_beyond_loopback,
+        towards=os.environ.get("MASTER_ADDR"),
+    )
+    behind = background()
+    membership = join(rank=rank, peers=found.peers, config=settings, listener=found.listener)
+    ring = behind.start_task(membership.__aenter__()).result()
+    return RingProcessGroup(ring, membership, store, behind)
+
+
+def _settings(config: object, timeout: timedelta | None) -> RingConfig:
+    """Those of `pg_options`, else of the environment. A time-out that the program has chosen is its deadline."""
+    if config is None:
+        config = RingConfig()
+    if not isinstance(config, RingConfig):
+        raise ConfigError(f"pg_options is a {type(config).__name__}; the backend ringwide takes a ringwide.RingConfig")
+    chosen: dict[str, Any] = {}
+    if timeout is not None and timeout != dist.default_pg_timeout:
+        chosen["collective_timeout_seconds"] = timeout.total_seconds()
+    return config.model_copy(update=chosen)

@@ -1,0 +1,60 @@
+"""Ctrl-C while DDP waits.
+
+DDP waits in C++, where Python's own handler does not run. The wake-up descriptor is written at the moment of the
+signal, whatever the main thread does: the loop's thread reads it and gives up what is under way, so that the wait in
+C++ ends, and Python raises its KeyboardInterrupt.
+
+Only where Ctrl-C means that: a program with a handler of its own (to stop at the end of a step, say) is left alone, and
+so is one with a wake-up descriptor of its own, as every asyncio program has.
+"""
+
+import signal
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakSet
+
+from ringwide.background import Background, Pending
+
+
+class _Doorbell:
+    """The wake-up descriptor of this process."""
+
+    def __init__(self, behind: Background) -> None:
+        self._here, self._there = socket.socketpair()
+        for end in (self._here, self._there):
+            end.setblocking(False)
+        self._watched: WeakSet[Pending[Any]] = WeakSet()
+        self._behind = behind
+        behind.loop.call_soon_threadsafe(behind.loop.add_reader, self._here.fileno(), self._hear)
+        before = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
+        if before != -1:
+            signal.set_wakeup_fd(before)
+
+    def watch(self, pendings: Sequence[Pending[Any]]) -> None:
+        for pending in pendings:
+            self._watched.add(pending)
+
+    def _hear(self) -> None:
+        numbers = self._here.recv(4096)
+        if signal.SIGINT in numbers and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            for pending in list(self._watched):
+                pending.cancel()
+
+
+_doorbells: dict[Background, _Doorbell] = {}
+
+
+class Interrupts:
+    """Operations that end when the program is interrupted. Outside the main thread nobody can listen for that."""
+
+    def __init__(self, behind: Background) -> None:
+        if threading.current_thread() is threading.main_thread() and behind not in _doorbells:
+            _doorbells.clear()
+            _doorbells[behind] = _Doorbell(behind)
+        self._doorbell = _doorbells.get(behind)
+
+    def watch(self, pendings: Sequence[Pending[Any]]) -> None:
+        if self._doorbell is not None:
+            self._doorbell.watch(pendings)

@@ -1,0 +1,168 @@
+"""The loop of the background: order, results, errors, and what happens in a forked child."""
+
+import asyncio
+import os
+import signal
+import threading
+
+import pytest
+
+from ringwide.background import Background, Pending, background
+
+
+async def _value(value: int) -> int:
+    return value
+
+
+def test_it_is_one_for_the_whole_process() -> None:
+    assert background() is background()
+
+
+def test_results_and_errors_reach_whoever_waits() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise LookupError("not here")
+
+    assert background().start(_value(7)).wait() == 7
+    failing = background().start(fail())
+    for _ in range(2):
+        with pytest.raises(LookupError, match="not here"):
+            failing.wait()
+    assert failing.done
+    assert isinstance(failing.error, LookupError)
+
+
+def test_calls_begin_in_the_order_in_which_they_were_made() -> None:
+    """Whatever they wait for later: a task would begin a round after a call that was made behind it."""
+    begun: list[int] = []
+
+    async def call(number: int) -> None:
+        begun.append(number)
+        await asyncio.sleep(0 if number % 2 else 0.001)
+
+    pendings = [background().start(call(number)) for number in range(50)]
+    for pending in pendings:
+        pending.wait()
+    assert begun == list(range(50))
+
+
+def test_a_call_may_use_deadlines_once_it_has_waited() -> None:
+    async def late() -> str:
+        await asyncio.get_running_loop().create_task(_value(1))
+        try:
+            async with asyncio.timeout(0.001):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            return "in time"
+        return "never"
+
+    assert background().start(late()).wait() == "in time"
+
+
+def test_one_that_does_not_end_is_not_lost() -> None:
+    released = threading.Event()
+
+    async def wait() -> str:
+        while not released.is_set():  # noqa: ASYNC110 - an event of threads is no event of the loop
+            await asyncio.sleep(0.001)
+        return "released"
+
+    pending = background().start(wait())
+    with pytest.raises(TimeoutError, match=r"0\.001 s"):
+        pending.wait(0.001)
+    assert not pending.done
+    released.set()
+    assert pending.wait() == "released"
+
+
+def test_callbacks_come_once_before_and_after_the_end() -> None:
+    called: list[str] = []
+    heard = threading.Event()
+    future: list[asyncio.Future[int]] = []
+
+    async def wait() -> int:
+        future.append(asyncio.get_running_loop().create_future())
+        return await future[0]
+
+    behind = background()
+    pending = behind.start(wait())
+    pending.when_done(lambda: called.append("before"))
+    pending.when_done(heard.set)
+    behind.loop.call_soon_threadsafe(lambda: future[0].set_result(3))
+    assert heard.wait(60)
+    pending.when_done(lambda: called.append("after"))
+    assert called == ["before", "after"]
+
+
+@pytest.mark.parametrize("as_task", [False, True])
+def test_cancelling_is_heard_inside(as_task: bool) -> None:
+    cleaned = threading.Event()
+
+    async def wait() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            cleaned.set()
+
+    behind = background()
+    pending: Pending[None] = behind.start_task(wait()) if as_task else behind.start(wait())
+    behind.start(_value(0)).wait()  # it has begun by now
+    pending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        pending.wait()
+    assert cleaned.is_set()
+
+
+class Interrupted(Exception): ...
+
+
+def test_whoever_is_interrupted_leaves_nothing_under_way() -> None:
+    """As by Ctrl-C: the call has ended when the exception comes out."""
+    ended = threading.Event()
+
+    async def wait() -> None:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            background().start(wait()).result()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert ended.is_set()
+
+
+def test_what_was_left_open_is_closed_at_the_end() -> None:
+    closed: list[str] = []
+
+    def closing(name: str) -> object:
+        async def close() -> None:
+            closed.append(name)
+            if name == "bad":
+                raise RuntimeError("cannot")
+
+        return close
+
+    ending = Background()
+    for name in ("bad", "forgotten", "good"):
+        ending.close_at_exit(name, closing(name))  # type: ignore[arg-type]
+    ending.forget("forgotten")
+    ending.close()
+    assert closed == ["bad", "good"]
+    assert not ending._thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_child_has_a_loop_of_its_own() -> None:
+    assert background().start(_value(1)).wait() == 1
+    child = os.fork()
+    if child == 0:
+        os._exit(background().start(_value(23)).wait(60))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 23
