@@ -18,7 +18,7 @@ FLOORS = (
     ("protocol", "background"),
     ("codec", "transport"),
     ("collective", "membership"),
-    ("buckets", "calls", "connections", "farewell", "observe"),
+    ("buckets", "calls", "connections", "farewell", "observe", "written"),
     ("collected", "config", "nonfinite"),  # above the rooms that take plain arguments, never settings
     ("ring", "simulator"),
     ("blocking", "training", "interop"),

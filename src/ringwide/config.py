@@ -5,6 +5,8 @@ loaded; unknown keys are errors. Rooms below this one take plain arguments, neve
 """
 
 import os
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -28,11 +30,15 @@ from ringwide.membership.keys import VARIABLE as KEY_VARIABLE
 from ringwide.membership.protection import INSECURE_VARIABLE, Protection
 from ringwide.transport.encrypted import KEY_BYTES, cipher
 from ringwide.transport.tls import TlsContexts, tls_contexts
+from ringwide.written.checking import Way, checked, overridden
+from ringwide.written.document import Document, Sort, read_document
 
 CODECS = (*registry.NAMES, "auto")
 _FEW: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=64)])
 _SWITCH: TypeAdapter[bool] = TypeAdapter(bool)
 _SIZE: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
+FILE_VARIABLE, SET_VARIABLE = "RINGWIDE_CONFIG", "RINGWIDE_SET"
+_BY_VARIABLE = Way(SET_VARIABLE, f"write KEY=VALUE, as in {SET_VARIABLE}='codec=lz4 lanes=2'")
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 KIB = 1024
 MIB = 1024 * KIB
@@ -329,6 +335,32 @@ class RingConfig(BaseModel):
                 f"doubling_bytes only matters with algorithm 'auto', not {self.algorithm!r}; remove one of the two"
             )
         return self
+
+
+def from_environment(environ: Mapping[str, str]) -> RingConfig:
+    """The settings of a ring for a program that has no file and no option for them.
+
+    RINGWIDE_CONFIG names a YAML file with the keys of a ring, RINGWIDE_SET changes some of them:
+    "codec=int8 allow_lossy=true". A `ConfigError` names the variable, the line and the key.
+    """
+    return checked(overridden(_file_of(environ), _changes_of(environ), _BY_VARIABLE), RingConfig)
+
+
+def _file_of(environ: Mapping[str, str]) -> Document:
+    name = environ.get(FILE_VARIABLE)
+    if not name:
+        return Document(Path("the environment"), {}, {(): "the environment"})
+    sort = Sort("the settings of the ring", "lanes: 2", named_by=f"{FILE_VARIABLE}: ")
+    return read_document(file_named(name, origin=FILE_VARIABLE), sort)
+
+
+def _changes_of(environ: Mapping[str, str]) -> list[str]:
+    """Each may be written as for --set, ring.lanes=2; a value with spaces in it stands in quotes."""
+    text = environ.get(SET_VARIABLE, "")
+    try:
+        return [change.removeprefix("ring.") for change in shlex.split(text)]
+    except ValueError as error:
+        raise ConfigError(f"{SET_VARIABLE}: {concealed(text)!r}: {error}; {_BY_VARIABLE.example}") from error
 
 
 def _checked(value: object, kind: TypeAdapter[Any], right: str) -> object:

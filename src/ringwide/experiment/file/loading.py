@@ -2,22 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, Field
 
 from ringwide.config import RingConfig
 from ringwide.errors import ConfigError
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.experiment.file.document import Document, read_document
-from ringwide.experiment.file.mistakes import sentence
-from ringwide.experiment.file.parsing import KeyPath, parse
-from ringwide.membership.filenames import concealed
-
-Model = TypeVar("Model", bound=BaseModel)
-
-OVERRIDE_EXAMPLE = "write --set KEY=VALUE, as in --set ring.buffer_bytes=8MiB"
+from ringwide.written.checking import checked, overridden
+from ringwide.written.document import Document, read_document
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
@@ -43,54 +35,3 @@ def load_ring(overrides: Sequence[str]) -> RingConfig:
                 "the ring alone, as in --set ring.encrypt=true"
             )
     return checked(document, _RingAlone).ring
-
-
-def overridden(document: Document, overrides: Sequence[str]) -> Document:
-    if not overrides:
-        return document
-    document = document.layer()
-    for text in overrides:
-        document = _with_override(document, text)
-    return document
-
-
-def _with_override(document: Document, text: str) -> Document:
-    place = f"--set {concealed(text)}"
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(f"{place}: there is no value; {OVERRIDE_EXAMPLE}")
-    key_path = _key_path(key.strip())
-    if not all(key_path):
-        raise ConfigError(f"{place}: there is no key before the = or beside a dot; {OVERRIDE_EXAMPLE}")
-    data, places = parse(value, lambda _: place, key_path)
-    return document.with_change(key_path, data, places, place)
-
-
-def _key_path(key: str) -> KeyPath:
-    """The keys of a sweep have dots themselves: `sweep.ring.codec` is the key `ring.codec` of `sweep`."""
-    block, dot, rest = key.partition(".")
-    return (block, rest) if dot and block == "sweep" else tuple(key.split("."))
-
-
-def checked(document: Document, model: type[Model]) -> Model:
-    try:
-        return model.model_validate(document.data)
-    except ValidationError as error:
-        mistakes = error.errors(include_url=False)
-        raise ConfigError(sentence(mistakes, _guilty(document, model, mistakes[0]), model)) from error
-
-
-def _guilty(document: Document, model: type[Model], mistake: ErrorDetails) -> Document:
-    """The document to name: a mistake that is there without some of the changes is not theirs."""
-    for simpler in document.simpler():
-        if mistake["msg"] in _mistakes_at(mistake["loc"], simpler, model):
-            return _guilty(simpler, model, mistake)
-    return document
-
-
-def _mistakes_at(key_path: KeyPath, document: Document, model: type[Model]) -> set[str]:
-    try:
-        model.model_validate(document.data)
-    except ValidationError as error:
-        return {mistake["msg"] for mistake in error.errors(include_url=False) if mistake["loc"] == key_path}
-    return set()

@@ -6,8 +6,8 @@ from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.experiment.file.keys import block_of, blocks
 from ringwide.experiment.file.writing import written_size
+from ringwide.written.keys import block_of, blocks
 
 OUTERMOST = "The outermost keys"
 

@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 from ringwide.errors import ConfigError
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.experiment.file.document import Document, is_below
-from ringwide.experiment.file.keys import cure_for_unknown, unknown_part
-from ringwide.experiment.file.parsing import KeyPath, dotted
 from ringwide.membership.filenames import concealed
+from ringwide.written.document import Document, is_below
+from ringwide.written.keys import cure_for_unknown, unknown_part
+from ringwide.written.parsing import KeyPath, dotted
 
 EXAMPLE = "as in 'ring.codec: [none, lz4]'"
 REFUSED: dict[KeyPath, str] = {

@@ -9,11 +9,11 @@ from typing import Any
 
 from ringwide.errors import ConfigError
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.experiment.file.document import Document, read_document
 from ringwide.experiment.file.labels import described, labels, slugs
-from ringwide.experiment.file.loading import checked, overridden
 from ringwide.experiment.file.sweep import Choice, read_sweep
 from ringwide.experiment.file.writing import as_yaml
+from ringwide.written.checking import checked, overridden
+from ringwide.written.document import Document, read_document
 
 MOST_VARIANTS = 1000
 

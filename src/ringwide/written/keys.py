@@ -8,7 +8,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ringwide.experiment.file.parsing import KeyPath, dotted
+from ringwide.written.parsing import KeyPath, dotted
 
 
 def blocks(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:

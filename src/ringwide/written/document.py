@@ -1,4 +1,4 @@
-"""What an experiment file says, and what it says once something is changed by the command line or by a sweep."""
+"""What a file of settings says, and what it says once something is changed by the command line or by a sweep."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ringwide.errors import ConfigError
-from ringwide.experiment.file.parsing import KeyPath, dotted, parse
+from ringwide.written.parsing import KeyPath, dotted, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +64,34 @@ class Document:
         return document
 
 
-def read_document(path: Path) -> Document:
-    data, places = parse(_read(path), lambda line: f"{path}:{line}")
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """What a file is, for sentences about it."""
+
+    name: str
+    example: str
+    named_by: str = ""  # "VARIABLE: " if not by the command line
+
+
+AN_EXPERIMENT = Sort("the experiment", "nodes: 4")
+
+
+def read_document(path: Path, sort: Sort = AN_EXPERIMENT) -> Document:
+    where = f"{sort.named_by}{path}"
+    data, places = parse(_read(path, where, sort), lambda line: f"{where}:{line}")
     data = {} if data is None else data
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}:1: the file holds {_kind(data)}; it should hold keys, as in 'nodes: 4'")
+        raise ConfigError(f"{where}:1: the file holds {_kind(data)}; it should hold keys, as in '{sort.example}'")
     return Document(path, data, places)
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, where: str, sort: Sort) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"{path}: the experiment cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{where}: {sort.name} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: the experiment is not UTF-8 text") from error
+        raise ConfigError(f"{where}: {sort.name} is not UTF-8 text") from error
 
 
 def _placed(data: dict[str, Any], key_path: KeyPath, value: Any, place: str, above: KeyPath = ()) -> dict[str, Any]:

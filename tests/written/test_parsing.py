@@ -1,4 +1,4 @@
-from ringwide.experiment.file.parsing import dotted, parse
+from ringwide.written.parsing import dotted, parse
 
 
 def test_keys_stay_what_was_written() -> None:

@@ -1,8 +1,8 @@
 import pytest
 
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.experiment.file.keys import blocks, cure_for_unknown, unknown_part, without_branches
-from ringwide.experiment.file.parsing import KeyPath
+from ringwide.written.keys import blocks, cure_for_unknown, unknown_part, without_branches
+from ringwide.written.parsing import KeyPath
 
 
 def test_every_block_has_its_name() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from ringwide.experiment.file.document import Document
-from ringwide.experiment.file.keys import cure_for_unknown, model_at, without_branches
-from ringwide.experiment.file.parsing import KeyPath, dotted
 from ringwide.membership.filenames import concealed
+from ringwide.written.document import Document
+from ringwide.written.keys import cure_for_unknown, model_at, without_branches
+from ringwide.written.parsing import KeyPath, dotted
 
 LONGEST_VALUE = 80
 SIZE_EXAMPLE = "write a number of bytes or one with a unit, such as 1MiB, 512KiB or 4MB"

@@ -92,4 +92,4 @@ def _check_events(text: str, place: Callable[[int], str]) -> None:
             raise ConfigError(f"{place(line)}: *{event.anchor}: aliases are not understood; write the value out")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
-            raise ConfigError(f"{place(line)}: more than {MAX_DEPTH} levels; no key of an experiment is that deep")
+            raise ConfigError(f"{place(line)}: more than {MAX_DEPTH} levels; no key is that deep")

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from ringwide.errors import ConfigError
-from ringwide.experiment.file.document import Document
-from ringwide.experiment.file.parsing import KeyPath, parse
+from ringwide.written.document import Document
+from ringwide.written.parsing import KeyPath, parse
 
 
 def document(text: str) -> Document:
