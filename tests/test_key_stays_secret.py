@@ -117,7 +117,7 @@ def with_another_label(key_file: Path) -> Iterator[None]:
 async def test_errors_and_warnings_about_a_key_do_not_show_it(key_file: Path, tmp_path: Path, log: io.StringIO) -> None:
     make_key_file(tmp_path / "other.key")
     config = {
-        name: ringwide.RingConfig(key_file=tmp_path / name, start_timeout_seconds=0.3)
+        name: ringwide.RingConfig(key_file=tmp_path / name, start_timeout_seconds=1.0)
         for name in ("keys.key", "other.key")
     }
     peers = free_peers(2)

@@ -106,7 +106,7 @@ async def forward(outer: str, inner: str, *, connections: int) -> None:
 
 async def test_the_start_timeout_names_who_is_missing_and_where() -> None:
     peers = free_peers(4)
-    errors = await outcomes_of(*(member(rank, peers, start_timeout_seconds=0.5) for rank in (0, 2)))
+    errors = await outcomes_of(*(member(rank, peers, start_timeout_seconds=1.5) for rank in (0, 2)))
     for error in errors:
         assert isinstance(error, ringwide.StartTimeout | ringwide.PeerLeft)
         for missing in (1, 3):
@@ -114,7 +114,7 @@ async def test_the_start_timeout_names_who_is_missing_and_where() -> None:
     timeouts = [error for error in errors if isinstance(error, ringwide.StartTimeout)]
     assert timeouts
     assert timeouts[0].missing == tuple(f"rank {missing} ({peers[missing]})" for missing in (1, 3))
-    assert "0.5 s (start_timeout_seconds)" in str(timeouts[0])
+    assert "1.5 s (start_timeout_seconds)" in str(timeouts[0])
 
 
 async def test_while_a_rank_waits_it_says_for_whom(
