@@ -3,10 +3,24 @@
 import argparse
 import sys
 
-from bench import accuracy, allreduce, codecs, logging, memory, nonfinite, protection, startup, training
+from bench import (
+    accuracy,
+    allreduce,
+    backend,
+    blocking,
+    codecs,
+    logging,
+    memory,
+    nonfinite,
+    protection,
+    startup,
+    training,
+)
 
 COMMANDS = {
     "allreduce": (allreduce, "all-reduce beside gloo, interleaved (the default)"),
+    "backend": (backend, "torch.distributed and DDP over gloo and over ringwide, in turns"),
+    "blocking": (blocking, "what waiting costs programs without asyncio"),
     "accuracy": (accuracy, "what lossy codecs lose, over the number of ranks"),
     "codecs": (codecs, "codecs beside each other and gloo, over links of several rates"),
     "memory": (memory, "what a large all-reduce adds to a process"),

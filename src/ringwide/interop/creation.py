@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import Store
+from torch.distributed import PrefixStore, Store
 
 from ringwide.background import background
 from ringwide.config import RingConfig
@@ -31,7 +31,7 @@ def form(
         size=size,
         host=os.environ.get("RINGWIDE_HOST"),
         protected=settings.load_protection().will_do_beyond_loopback,
-        towards=os.environ.get("MASTER_ADDR"),
+        towards=_host_of(store),
     )
     behind = background()
     membership = join(rank=rank, peers=found.peers, config=settings, listener=found.listener)
@@ -49,3 +49,10 @@ def _settings(config: object, timeout: timedelta | None) -> RingConfig:
     if timeout is not None and timeout != dist.default_pg_timeout:
         chosen["collective_timeout_seconds"] = timeout.total_seconds()
     return config.model_copy(update=chosen)
+
+
+def _host_of(store: Store) -> str | None:
+    """Where the store lives, if it lives on one machine: from there the other ranks can be reached as well."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return getattr(store, "host", None)
