@@ -16,7 +16,7 @@ import yaml
 
 from ringwide.experiment.fleet.ports import free_ports, write_peers
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 NODES = 2
 OWN = """
@@ -88,7 +88,7 @@ class Hosts:
     def run(self, *words: Sequence[str]) -> list[tuple[int, str, str]]:
         """The exit code, the output and the complaints of each."""
         with self.started(*words) as nodes:
-            return [(node.returncode, *said) for node in nodes if (said := node.communicate(timeout=100))]
+            return [(node.returncode, *said) for node in nodes if (said := node.communicate(timeout=300))]
 
     def runs(self) -> list[Path]:
         return [max((host / "runs").iterdir()) for host in self.directories]
@@ -134,7 +134,7 @@ def test_a_signal_to_one_host_stops_all_and_each_goes_on_from_its_own_files(tmp_
     with hosts.started() as nodes:
         until_it_trains(nodes[0])
         nodes[1].send_signal(signal.SIGINT)
-        outputs = [node.communicate(timeout=110) for node in nodes]
+        outputs = [node.communicate(timeout=300) for node in nodes]
         assert [node.returncode for node in nodes] == [130, 130], outputs
         assert [errors for _, errors in outputs] == ["", ""]
     stopped, documents = hosts.runs(), hosts.results()
