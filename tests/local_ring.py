@@ -18,7 +18,9 @@ def free_peers(size: int) -> list[str]:
     return [f"{LOOPBACK}:{port}" for port in free_ports(size, random.Random())]
 
 
-async def on_every_rank(size: int, act: Act[Result], *, stay: bool = True, **settings: Any) -> list[Result]:
+async def on_every_rank(
+    size: int, act: Act[Result], *, stay: bool = True, patience: float = PATIENCE_SECONDS, **settings: Any
+) -> list[Result]:
     """What `act(ring)` returns on every rank of a new ring, by rank.
 
     Nobody leaves before all are through (unless `stay` is false), so that a rank's goodbye is not what others see.
@@ -40,7 +42,7 @@ async def on_every_rank(size: int, act: Act[Result], *, stay: bool = True, **set
                 await all_through.wait()
             return result
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(patience):
         return await all_of([one_rank(rank) for rank in range(size)])
 
 

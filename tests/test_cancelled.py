@@ -28,6 +28,8 @@ from ringwide import Ring
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.operation import Operation
 
+pytestmark = pytest.mark.timeout(600)  # much is computed
+
 
 class Moments:
     """Counts the moments of one call, and cancels its task at one of them."""
@@ -168,7 +170,7 @@ async def test_every_moment(size: int, case: str, monkeypatch: pytest.MonkeyPatc
                 if not moments.reached:
                     break
 
-    await on_every_rank(size, act, **settings)
+    await on_every_rank(size, act, patience=300, **settings)
     assert ends["here", "cancelled"] >= 2 * size
     assert ends["there", "aborted"] >= size
     assert ends["here", "the sum"] >= 2 * size  # the last of each round, at least

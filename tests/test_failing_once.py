@@ -34,6 +34,8 @@ from ringwide.collective.operation import Operation
 from ringwide.membership import reception
 from ringwide.transport.lane import Lane
 
+pytestmark = pytest.mark.timeout(600)  # much is computed
+
 SOCKET_CALLS: dict[str, Callable[[], Exception]] = {
     "connect": lambda: ConnectionRefusedError("made to fail"),
     "accept": lambda: OSError(24, "made to fail: too many open files"),

@@ -13,6 +13,8 @@ from tests.fuzz.targets import Broken, frames, handshake, proof, resealed, sign
 
 from ringwide.protocol.frame import sealed_frame
 
+pytestmark = pytest.mark.timeout(600)  # much is computed
+
 SEALED = [sealed_frame(seed) for seed in stream_seeds()[:4]]
 RUNS: dict[str, tuple[Callable[[bytes], object], Sequence[bytes], int]] = {
     "frames": (frames, stream_seeds(), 500_000),

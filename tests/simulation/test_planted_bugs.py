@@ -16,6 +16,8 @@ from ringwide.simulator import simulate
 from ringwide.simulator.faults import Damage, FaultKind
 from ringwide.simulator.scenario import Scenario, scenario_of
 
+pytestmark = pytest.mark.timeout(600)  # much is computed
+
 MOST_SEEDS = 6000
 
 Plant = Callable[[pytest.MonkeyPatch], None]

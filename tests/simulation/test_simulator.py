@@ -13,6 +13,8 @@ from ringwide.simulator.faults import Damage, FaultKind
 from ringwide.simulator.many import Tried, cores, try_seeds
 from ringwide.simulator.scenario import Scenario, scenario_of
 
+pytestmark = pytest.mark.timeout(600)  # much is computed
+
 SEEDS, PARTS = 20_000, 8
 SOME_SEEDS = 4000
 

@@ -17,6 +17,8 @@ from ringwide.training.config import TrainingConfig
 from ringwide.training.loop import train
 from ringwide.training.progress import Result
 
+pytestmark = pytest.mark.timeout(600)  # much is computed
+
 CONFIG = TrainingConfig(hidden_sizes=(32,), batch_size=32, learning_rate=0.3, momentum=0.0, epochs=20, seed=1)
 ONE_POINT = 0.01
 
