@@ -30,12 +30,21 @@ class Pending(Generic[T]):
     """A coroutine under way on the loop, and what became of it."""
 
     __slots__ = (
-        *("_callbacks", "_coroutine", "_ended", "_error", "_has_ended", "_loop", "_result", "_task", "_waits_for"),
-        "__weakref__",
+        *("_by_hand", "_callbacks", "_coroutine", "_ended", "_error", "_has_ended"),
+        *("_loop", "_on_error", "_result", "_task", "_under_way", "_waits_for"),
     )
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
-        self._coroutine, self._loop = coroutine, loop
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        loop: asyncio.AbstractEventLoop,
+        under_way: "set[Pending[Any]]",
+        *,
+        by_hand: bool = False,
+        on_error: Callable[[BaseException], object] | None = None,
+    ) -> None:
+        self._coroutine, self._loop, self._under_way = coroutine, loop, under_way
+        self._by_hand, self._on_error = by_hand, on_error
         self._ended = threading.Lock()
         self._ended.acquire()
         self._has_ended = False
@@ -90,6 +99,11 @@ class Pending(Generic[T]):
 
     def begin(self) -> None:
         """Up to its first wait this happens at once. A task would begin in the next round, behind others."""
+        self._under_way.add(self)
+        self._step()
+
+    def _step(self, _: object = None) -> None:
+        self._waits_for = None
         try:
             awaited = self._coroutine.send(None)
         except StopIteration as stop:
@@ -100,7 +114,7 @@ class Pending(Generic[T]):
             if isinstance(awaited, asyncio.Future):
                 awaited._asyncio_future_blocking = False
                 self._waits_for = awaited
-                awaited.add_done_callback(self.begin_as_task)
+                awaited.add_done_callback(self._step if self._by_hand else self.begin_as_task)
             else:
                 self.begin_as_task()
 
@@ -123,6 +137,9 @@ class Pending(Generic[T]):
             self._waits_for.cancel()
 
     def _end(self, result: T | None, error: BaseException | None) -> None:
+        self._under_way.discard(self)
+        if error is not None and self._on_error is not None:
+            self._on_error(error)
         self._result, self._error = result, error
         self._has_ended = True
         self._ended.release()
@@ -142,6 +159,7 @@ class Background:
 
     def __init__(self) -> None:
         self.loop = uvloop.new_event_loop()
+        self._calls: set[Pending[Any]] = set()  # under way; only the loop's thread looks at it
         self._to_close: dict[object, Callable[[], Coroutine[Any, Any, object]]] = {}
         self._thread = threading.Thread(target=self._run, name="ringwide", daemon=True)
         if sys.getswitchinterval() == _PYTHONS_SWITCH_SECONDS:
@@ -152,17 +170,28 @@ class Background:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
-    def start(self, coroutine: Coroutine[Any, Any, T]) -> Pending[T]:
-        """A call of a ring."""
-        pending = Pending(coroutine, self.loop)
+    def start(
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        *,
+        by_hand: bool = False,
+        on_error: Callable[[BaseException], object] | None = None,
+    ) -> Pending[T]:
+        """A call of a ring. `by_hand`: it has no deadlines inside, so it can do without a task, which takes longer."""
+        pending = Pending(coroutine, self.loop, self._calls, by_hand=by_hand, on_error=on_error)
         self.loop.call_soon_threadsafe(pending.begin)
         return pending
 
     def start_task(self, coroutine: Coroutine[Any, Any, T]) -> Pending[T]:
         """Anything else."""
-        pending = Pending(coroutine, self.loop)
+        pending = Pending(coroutine, self.loop, self._calls)
         self.loop.call_soon_threadsafe(pending.begin_as_task)
         return pending
+
+    def cancel_calls(self) -> None:
+        """On the loop's thread: give up all calls of rings."""
+        for pending in list(self._calls):
+            pending.cancel()
 
     def close_at_exit(self, key: object, close: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Unless somebody has closed it before the program ends: `forget`."""

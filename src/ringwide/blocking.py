@@ -98,7 +98,7 @@ class BlockingRing:
         self._wait(_of(lambda: self._ring.load_state_dict(state)))
 
     def _wait(self, call: Coroutine[Any, Any, T]) -> T:
-        return self._behind.start(call).result()
+        return self._behind.start(call, by_hand=True).result()
 
 
 async def _of(question: Callable[[], T]) -> T:

@@ -11,11 +11,8 @@ so is one with a wake-up descriptor of its own, as every asyncio program has.
 import signal
 import socket
 import threading
-from collections.abc import Sequence
-from typing import Any
-from weakref import WeakSet
 
-from ringwide.background import Background, Pending
+from ringwide.background import Background
 
 
 class _Doorbell:
@@ -25,36 +22,23 @@ class _Doorbell:
         self._here, self._there = socket.socketpair()
         for end in (self._here, self._there):
             end.setblocking(False)
-        self._watched: WeakSet[Pending[Any]] = WeakSet()
         self._behind = behind
         behind.loop.call_soon_threadsafe(behind.loop.add_reader, self._here.fileno(), self._hear)
         before = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
         if before != -1:
             signal.set_wakeup_fd(before)
 
-    def watch(self, pendings: Sequence[Pending[Any]]) -> None:
-        for pending in pendings:
-            self._watched.add(pending)
-
     def _hear(self) -> None:
         numbers = self._here.recv(4096)
         if signal.SIGINT in numbers and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            for pending in list(self._watched):
-                pending.cancel()
+            self._behind.cancel_calls()
 
 
 _doorbells: dict[Background, _Doorbell] = {}
 
 
-class Interrupts:
-    """Operations that end when the program is interrupted. Outside the main thread nobody can listen for that."""
-
-    def __init__(self, behind: Background) -> None:
-        if threading.current_thread() is threading.main_thread() and behind not in _doorbells:
-            _doorbells.clear()
-            _doorbells[behind] = _Doorbell(behind)
-        self._doorbell = _doorbells.get(behind)
-
-    def watch(self, pendings: Sequence[Pending[Any]]) -> None:
-        if self._doorbell is not None:
-            self._doorbell.watch(pendings)
+def end_calls_at_interrupts(behind: Background) -> None:
+    """Outside the main thread nobody can listen for signals."""
+    if threading.current_thread() is threading.main_thread() and behind not in _doorbells:
+        _doorbells.clear()
+        _doorbells[behind] = _Doorbell(behind)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import Store
 
 from ringwide.background import Background, Pending
-from ringwide.interop.interrupts import Interrupts
+from ringwide.interop.interrupts import end_calls_at_interrupts
 from ringwide.interop.tensors import alike, as_bits, as_numbers, operation_of
 from ringwide.interop.work import RingWork
 from ringwide.ring import Ring
@@ -35,7 +35,7 @@ class RingProcessGroup(dist.ProcessGroup):
         self._together: list[Pending[Any]] | None = None  # operations that were asked for as one
         self._left = False
         behind.close_at_exit(self, self._leave)
-        self._interrupts = Interrupts(behind)
+        end_calls_at_interrupts(behind)
 
     error: BaseException | None
 
@@ -137,7 +137,7 @@ class RingProcessGroup(dist.ProcessGroup):
         lists = outputs if _is_nested(outputs) else [outputs]
         pairs = zip(lists, _as_list(inputs), strict=True)
         calls = [self._all_gather_list(parts, input) for parts, input in pairs]
-        return self._work_of_all(calls, [part for parts in lists for part in parts])
+        return self._work_of_all(calls, [part for parts in lists for part in parts], by_hand=False)
 
     allgather_coalesced = allgather
 
@@ -154,7 +154,7 @@ class RingProcessGroup(dist.ProcessGroup):
         (input,) = _as_list(inputs)
         lists = outputs if not outputs or _is_nested(outputs) else [outputs]
         targets = lists[0] if lists and self.ring.rank == opts.rootRank else []
-        return self._work(self._gather(targets, input, opts.rootRank), list(targets))
+        return self._long_work(self._gather(targets, input, opts.rootRank), list(targets))
 
     async def _gather(self, outputs: list[Tensor], input: Tensor, root: int) -> None:
         if self.ring.rank == root:
@@ -166,7 +166,7 @@ class RingProcessGroup(dist.ProcessGroup):
         (output,) = _as_list(outputs)
         lists = inputs if not inputs or _is_nested(inputs) else [inputs]
         parts = lists[0] if lists and self.ring.rank == opts.rootRank else []
-        return self._work(self._scatter(output, parts, opts.rootRank), [output])
+        return self._long_work(self._scatter(output, parts, opts.rootRank), [output])
 
     async def _scatter(self, output: Tensor, parts: list[Tensor], root: int) -> None:
         if self.ring.rank == root:
@@ -175,7 +175,7 @@ class RingProcessGroup(dist.ProcessGroup):
         await self._exchange(f"scatter from rank {root}", parts or [None] * self.ring.size, incoming)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> RingWork:
-        return self._work(self._all_to_all(outputs, inputs), list(outputs))
+        return self._long_work(self._all_to_all(outputs, inputs), list(outputs))
 
     async def _all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
         self._require_one_each(inputs, "all_to_all")
@@ -185,7 +185,7 @@ class RingProcessGroup(dist.ProcessGroup):
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> RingWork:
-        return self._work(self._all_to_all_single(output, input, output_splits, input_splits), [output])
+        return self._long_work(self._all_to_all_single(output, input, output_splits, input_splits), [output])
 
     alltoall_base = all_to_all_single
 
@@ -214,18 +214,18 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: list[Tensor], to: int, tag: int) -> RingWork:
         (tensor,) = tensors
-        return self._work(self._send(tensor, to, tag), [tensor])
+        return self._long_work(self._send(tensor, to, tag), [tensor])
 
     async def _send(self, tensor: Tensor, to: int, tag: int) -> None:
         await self.ring.send(as_bits(tensor), to, tag)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> RingWork:
         (tensor,) = tensors
-        return self._work(self._receive(tensor, source, tag), [tensor])
+        return self._long_work(self._receive(tensor, source, tag), [tensor])
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> RingWork:
         (tensor,) = tensors
-        return self._work(self._receive(tensor, None, tag), [tensor])
+        return self._long_work(self._receive(tensor, None, tag), [tensor])
 
     async def _receive(self, tensor: Tensor, source: int | None, tag: int) -> int:
         return await self.ring.receive(as_bits(tensor), source, tag)
@@ -245,19 +245,18 @@ class RingProcessGroup(dist.ProcessGroup):
     def _work(self, call: Call, tensors: list[Tensor]) -> RingWork:
         return self._work_of_all([call], tensors)
 
-    def _work_of_all(self, calls: Sequence[Call], tensors: list[Tensor]) -> RingWork:
-        pendings = [self._behind.start(self._watched(call)) for call in calls]
-        self._interrupts.watch(pendings)
+    def _long_work(self, call: Call, tensors: list[Tensor]) -> RingWork:
+        """One of several parts, with deadlines of its own."""
+        return self._work_of_all([call], tensors, by_hand=False)
+
+    def _work_of_all(self, calls: Sequence[Call], tensors: list[Tensor], *, by_hand: bool = True) -> RingWork:
+        pendings = [self._behind.start(call, by_hand=by_hand, on_error=self._note) for call in calls]
         if self._together is not None:
             self._together += pendings
         return RingWork(pendings, tensors)
 
-    async def _watched(self, call: Call) -> Any:
-        try:
-            return await call
-        except BaseException as error:
-            self.error = error
-            raise
+    def _note(self, error: BaseException) -> None:
+        self.error = error
 
     # -- what torch asks of every group
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from ringwide.background import Pending
 
 _NO_TIMEOUT = timedelta(0)
+_FOLLOWING = threading.Lock()  # one for all: hardly ever do two threads ask at the same time
 
 
 class RingWork(dist._Work):  # type: ignore[misc]
@@ -27,7 +28,6 @@ class RingWork(dist._Work):  # type: ignore[misc]
         super().__init__()
         self._pendings, self._tensors = pendings, tensors
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
-        self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         seconds = timeout.total_seconds()
@@ -60,7 +60,7 @@ class RingWork(dist._Work):  # type: ignore[misc]
     _source_rank = source_rank
 
     def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
-        with self._lock:
+        with _FOLLOWING:
             if self._future is None:
                 self._future = self._follow()
             return self._future
