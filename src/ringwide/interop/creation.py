@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store
 
 from ringwide.background import background
-from ringwide.config import RingConfig
+from ringwide.config import RingConfig, from_environment
 from ringwide.errors import ConfigError
 from ringwide.interop.process_group import RingProcessGroup
 from ringwide.membership.rendezvous import find_peers
@@ -42,7 +42,7 @@ def form(
 def _settings(config: object, timeout: timedelta | None) -> RingConfig:
     """Those of `pg_options`, else of the environment. A time-out that the program has chosen is its deadline."""
     if config is None:
-        config = RingConfig()
+        config = from_environment(os.environ)
     if not isinstance(config, RingConfig):
         raise ConfigError(f"pg_options is a {type(config).__name__}; the backend ringwide takes a ringwide.RingConfig")
     chosen: dict[str, Any] = {}
