@@ -18,8 +18,11 @@ FLOORS = (
     ("protocol", "background"),
     ("codec", "transport"),
     ("collective", "membership"),
+    ("mail",),
     ("buckets", "calls", "connections", "farewell", "observe", "written"),
-    ("collected", "config", "nonfinite"),  # above the rooms that take plain arguments, never settings
+    ("collected", "config", "messages", "nonfinite"),  # above the rooms that take plain arguments, never settings
+    ("exchange",),
+    ("correspondence",),
     ("ring", "simulator"),
     ("blocking", "training", "interop"),
     ("experiment",),

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from ringwide.collective import early
-from ringwide.protocol import frame, handshake, proof, vital
+from ringwide.protocol import frame, handshake, mail, proof, vital
 from ringwide.transport import encrypted
 from ringwide.transport.link import EXPRESS_BYTES
 
 WIRE = Path(__file__).parent.parent / "docs" / "wire.md"
-TYPES = {"B": "u8", "H": "u16", "I": "u32", "Q": "u64"}
+TYPES = {"B": "u8", "H": "u16", "I": "u32", "Q": "u64", "q": "i64"}
 
 
 def table_under(heading: str, number: int = 0) -> list[list[str]]:
@@ -68,6 +68,7 @@ def test_the_limits() -> None:
         encrypted.RECORD_LIMIT_BYTES,
         handshake.RANKS_LIMIT,
         handshake.LANES_LIMIT,
+        mail.UNANSWERED_LIMIT,
     ]
 
 
@@ -90,3 +91,20 @@ def test_the_sign_of_life() -> None:
     assert [row[:4] for row in table_under("Signs of life")] == rows
     assert offset == vital.SIGN_BYTES
     assert f"lane {vital.VITAL_LANE}" in WIRE.read_text()
+
+
+def test_the_terms_of_an_offer() -> None:
+    order, *codes = mail._TERMS.format
+    rows, offset = [], 0
+    for name, code in zip(mail.Offer._fields[1:-1], codes, strict=True):
+        width = struct.calcsize(order + code)
+        rows.append([str(offset), str(width), name, TYPES[code]])
+        offset += width
+    assert [row[:4] for row in table_under("Mail")] == rows
+    assert offset == mail.TERMS_BYTES
+    meanings = dict(part.split(": ") for part in table_under("Mail")[0][4].split(", "))
+    assert meanings == {
+        str(int(mail.Space.MESSAGES)): "a message",
+        str(int(mail.Space.EXCHANGES)): "a part of an exchange",
+    }
+    assert f"lane {mail.MAIL_LANE}" in WIRE.read_text()

@@ -28,6 +28,7 @@ _HOME = {
     "StartTimeout": "ringwide.errors",
     "CollectiveError": "ringwide.errors",
     "CollectiveMismatch": "ringwide.errors",
+    "MessageMismatch": "ringwide.errors",
     "CollectiveAborted": "ringwide.errors",
     "CollectiveTimeout": "ringwide.errors",
     "NonfiniteInput": "ringwide.errors",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from ringwide.errors import CorruptFrame as CorruptFrame
     from ringwide.errors import Disagreement as Disagreement
     from ringwide.errors import JoinError as JoinError
+    from ringwide.errors import MessageMismatch as MessageMismatch
     from ringwide.errors import NonfiniteInput as NonfiniteInput
     from ringwide.errors import PeerLeft as PeerLeft
     from ringwide.errors import PeerLost as PeerLost

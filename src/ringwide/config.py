@@ -84,6 +84,7 @@ class RingConfig(BaseModel):
     lanes: int = Field(
         default=1, ge=1, le=64, description="Connections to each neighbour; a tensor is striped over them."
     )
+    messages: bool = Field(default=False, description="A lane between every two ranks for send, receive and exchange.")
     algorithm: Literal["auto", "ring", "doubling", "star"] = Field(
         default="auto",
         description="auto: recursive doubling up to doubling_bytes, or the star if all ranks share a machine with fewer"

@@ -16,9 +16,10 @@ from ringwide.membership.meeting import Terms
 from ringwide.membership.peers import Address
 from ringwide.membership.protection import Protection
 from ringwide.protocol.handshake import Setting
+from ringwide.protocol.mail import MAIL_LANE
 from ringwide.protocol.vital import VITAL_LANE
 from ringwide.transport.lane import Events, Lane
-from ringwide.transport.link import EXPRESS_BYTES, STAGING_BYTES, Link
+from ringwide.transport.link import EXPRESS_BYTES, MAIL_STAGING_BYTES, STAGING_BYTES, Link
 from ringwide.transport.sockets import SocketSettings, tune, unacknowledged_bytes
 from ringwide.transport.wire import Wire
 
@@ -48,6 +49,7 @@ class Connections:
         self,
         *,
         events: Events,
+        mail: Events | None,
         vitals: Liveness,
         lanes_to: Callable[[int], int],
         settings: Mapping[str, Setting],
@@ -57,15 +59,20 @@ class Connections:
     ) -> None:
         """Find the other ranks. `lanes_to` says how many bulk lanes a peer gets beside its express and vital lanes.
 
+        If there is somebody to hear of `mail`, every peer gets a mail lane as well.
+
         `door` is where this rank listens: an address, or a socket that listens already, which is ours from now on.
         """
         self._vitals = vitals
+        beside = (VITAL_LANE,) if mail is None else (MAIL_LANE, VITAL_LANE)
         terms = Terms(self._rank, len(self._addresses), self._peers_in_common(), settings, protection)
         gathering = self._gathering = Gathering(
             terms=terms,
             addresses=self._addresses,
-            lanes={peer: (*range(1 + lanes_to(peer)), VITAL_LANE) for peer in self.links},
-            on_lane=lambda peer, index, wire, sealed: self._add_lane(events, vitals, peer, index, wire, sealed),
+            lanes={peer: (*range(1 + lanes_to(peer)), *beside) for peer in self.links},
+            on_lane=lambda peer, index, wire, sealed: self._add_lane(
+                mail if mail is not None and index == MAIL_LANE else events, vitals, peer, index, wire, sealed
+            ),
         )
         beyond = protection.will_do_beyond_loopback
         if isinstance(door, socket.socket):
@@ -102,7 +109,8 @@ class Connections:
             vitals.add(peer, wire)
             return
         tune(wire.socket, self._sockets, may_be_paused=index > 0)
-        limit, staging = (self._segment_bytes, 0) if index else (EXPRESS_BYTES, STAGING_BYTES)
+        limit = self._segment_bytes if index else EXPRESS_BYTES
+        staging = {0: STAGING_BYTES, MAIL_LANE: MAIL_STAGING_BYTES}.get(index, 0)
         lane = Lane(
             wire, peer=peer, index=index, events=events, limit_bytes=limit, staging_bytes=staging, sealed=sealed
         )

@@ -8,6 +8,7 @@
     │   └── StartTimeout            some ranks never came
     ├── CollectiveError         one collective failed; tensors hold what they held        exit 4
     │   ├── CollectiveMismatch      ranks asked for different things; the ring works on
+    │   │   └── MessageMismatch         ... one of a message and another of where it goes
     │   ├── CollectiveAborted       another rank gave up on it; the ring works on
     │   ├── CollectiveTimeout       no progress until the deadline; the ring works on
     │   └── NonfiniteInput          NaN or infinity, and on_nonfinite: raise; the ring works on
@@ -75,8 +76,12 @@ class StartTimeout(JoinError):
         self.rank, self.missing = rank, tuple(missing)
 
 
+def _named(number: int, what: str) -> str:
+    return f"collective {number} {what}" if number else what
+
+
 class CollectiveError(RingwideError):
-    """One collective failed on this rank. The tensors given to it are unchanged."""
+    """One collective, or a message (its number is 0), failed on this rank. The tensors given to it are unchanged."""
 
     exit_code = 4
 
@@ -97,11 +102,25 @@ class CollectiveMismatch(CollectiveError):
         self.rank, self.ours, self.other_rank, self.theirs = rank, ours, other_rank, theirs
 
 
+class MessageMismatch(CollectiveMismatch):
+    """What one rank sent is not what the other was about to receive. Both of them get this error."""
+
+    def __init__(self, *, tag: int, sender: int, sent: str, receiver: int, expected: str, rank: int) -> None:
+        ours, theirs = (sent, expected) if rank == sender else (expected, sent)
+        other = receiver if rank == sender else sender
+        super().__init__(number=0, rank=rank, ours=ours, other_rank=other, theirs=theirs)
+        self.args = (
+            f"a message with tag {tag}: rank {sender} sends {sent}, but rank {receiver} receives {expected}; "
+            "both must have the same dtype and as many elements",
+        )
+        self.tag, self.sender, self.receiver, self.sent, self.expected = tag, sender, receiver, sent, expected
+
+
 class CollectiveAborted(CollectiveError):
     """Another rank gave up on this collective, for example because its task was cancelled."""
 
     def __init__(self, *, number: int, what: str, by: int, reason: str) -> None:
-        super().__init__(f"collective {number} {what}: rank {by} gave up: {reason}", number=number)
+        super().__init__(f"{_named(number, what)}: rank {by} gave up: {reason}", number=number)
         self.by, self.reason = by, reason
 
 
@@ -110,7 +129,7 @@ class CollectiveTimeout(CollectiveError):
 
     def __init__(self, *, number: int, what: str, waiting_for: Sequence[int], seconds: float) -> None:
         super().__init__(
-            f"collective {number} {what}: no progress for {seconds:g} s (collective_timeout_seconds), "
+            f"{_named(number, what)}: no progress for {seconds:g} s (collective_timeout_seconds), "
             f"waiting for {ranks_named(waiting_for)}",
             number=number,
         )

@@ -38,6 +38,7 @@ from ringwide.collective.plan import REDUCING, BucketShape, Kind, Plan, Planner,
 from ringwide.collective.workshop import Workshop
 from ringwide.config import RingConfig
 from ringwide.connections import Connections
+from ringwide.correspondence import Correspondence, correspondence
 from ringwide.errors import ConfigError, JoinError, RingClosed, StartTimeout
 from ringwide.farewell import Farewell, farewell
 from ringwide.membership.liveness import Liveness
@@ -49,9 +50,10 @@ from ringwide.transport.sockets import SocketSettings
 logger = logging.getLogger("ringwide.ring")
 Tensors = TypeVar("Tensors")
 _MUST_BE_EQUAL = (
-    *("segment_bytes", "lanes", "algorithm", "doubling_bytes", "half_precision"),
+    *("segment_bytes", "lanes", "messages", "algorithm", "doubling_bytes", "half_precision"),
     *("codec", "allow_lossy", "threshold_bytes"),
 )
+_LEFT = "this ring has been left; use it inside its `async with ringwide.join(...)` block"
 _NOTHING = Numbers(np.empty(0, np.uint8), None, np.add)
 _NO_TENSORS = Signature((), (), ())
 _RECIPES_REMEMBERED = 256
@@ -146,6 +148,17 @@ class Ring:
             leaving=lambda: told.due,
         )
         self._shelf = Shelf()
+        self._correspond: Correspondence | None = None
+        if config.messages:
+            self._correspond = correspondence(
+                rank=rank,
+                links=self._links,
+                dispatcher=self._dispatcher,
+                config=config,
+                shelf=self._shelf,
+                compare=self._compare,
+                leaving=lambda: told.due,
+            )
         self._inspector = None if config.on_nonfinite == "ignore" else Inspector(rank, time=time.monotonic)
         self._recipes: dict[tuple[Kind, str, int, Signature, str], _Recipe] = {}
         self._left = False
@@ -248,6 +261,43 @@ class Ring:
         """Return when every rank has called this."""
         await self._run(self._recipe(Kind.BARRIER, _NO_TENSORS).plan)
 
+    # -- messages
+
+    async def send(self, tensor: Any, to: int, tag: int = 0) -> None:
+        """Send a tensor to one rank, which receives it. Returns when its bytes have left."""
+        self._require_rank(to, "to")
+        await self._correspondence().messages.send(leaf_of(tensor), to, tag)
+
+    async def receive(self, tensor: Any, source: int | None = None, tag: int = 0) -> int:
+        """Replace the tensor by one of the same dtype and size that `source` sends; None: anybody. Returns who it was.
+
+        Messages of one rank with one tag are received in the order in which they were sent.
+        """
+        if source is not None:
+            self._require_rank(source, "source")
+        leaf = leaf_of(tensor)
+        leaf.require_writable("")
+        return await self._correspondence().messages.receive(leaf, source, tag)
+
+    async def exchange(
+        self, outgoing: Sequence[Any | None], incoming: Sequence[Any | None], what: str = "exchange"
+    ) -> None:
+        """Send `outgoing[i]` to rank i, and replace `incoming[i]` by what rank i sends here. None, or empty: nothing.
+
+        All ranks call this, and what they send must be what is expected, in dtype and size. `what` is for errors.
+        """
+        sent = self._leaves_for_all(outgoing, "outgoing")
+        expected = self._leaves_for_all(incoming, "incoming")
+        for rank, leaf in enumerate(expected):
+            if leaf is not None:
+                leaf.require_writable(f"incoming[{rank}]")
+        await self._correspondence().exchanges.run(sent, expected, what)
+
+    def _leaves_for_all(self, values: Sequence[Any | None], name: str) -> list[Leaf | None]:
+        if len(values) != self.size:
+            raise ValueError(f"{name} has {len(values)} places, and there are {self.size} ranks: each needs one")
+        return [None if value is None else leaf_of(value, f"{name}[{rank}]") for rank, value in enumerate(values)]
+
     def algorithm_for(self, nbytes: int) -> str:
         """Which algorithm carries an all-reduce of this size."""
         return self._planner.algorithm_for(nbytes)
@@ -285,6 +335,21 @@ class Ring:
             logger.warning("codec none has no use for what another codec still owed to %d buckets", len(loaded))
         elif self._coder is not None:
             self._coder.feedback.replace(loaded)
+
+    def _correspondence(self) -> Correspondence:
+        if self._left:
+            raise RingClosed(_LEFT)
+        if self._correspond is None:
+            raise ConfigError("this ring carries no messages: join it with RingConfig(messages=True), on every rank")
+        return self._correspond
+
+    async def _compare(self, row: Array, what: str) -> tuple[int, Array]:
+        """The rows of all ranks, and the number of the call by which they were told."""
+        rows = np.empty((self.size, *row.shape), row.dtype)
+        rows[self.rank] = row
+        request = Request(Kind.EXCHANGE, what, (BucketShape(str(row.dtype), rows.size, row.itemsize),))
+        number = await self._run(self._planner.plan(request), numbers=[Numbers(rows.reshape(-1), None, np.add)])
+        return number, rows
 
     def _require_rank(self, rank: int, role: str) -> None:
         if not 0 <= rank < self.size:
@@ -351,7 +416,7 @@ class Ring:
         """Carry out a plan; its number is returned. After an error the bundle's memory is not used again."""
         try:
             if self._left:
-                raise RingClosed("this ring has been left; use it inside its `async with ringwide.join(...)` block")
+                raise RingClosed(_LEFT)
             given = [*(bundle.numbers if bundle is not None else ()), *numbers]
             with self._awaiting():
                 return await self._calls.make(plan, [*given, *[_NOTHING] * (len(plan.parts) - len(given))], refusal)
@@ -381,6 +446,7 @@ class Ring:
         self._dispatcher.parting.on_over = self._connections.fail
         await self._connections.open(
             events=self._dispatcher,
+            mail=None if self._correspond is None else self._correspond.office,
             vitals=self._liveness,
             lanes_to=lambda peer: config.lanes if self._planner.exchanges_bulk(peer) else 0,
             settings={key: getattr(config, key) for key in _MUST_BE_EQUAL},

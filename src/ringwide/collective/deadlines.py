@@ -33,6 +33,21 @@ class Vitals(Protocol):
         """The last collective that this rank has called, as far as it has told."""
 
 
+class Patient(Protocol):
+    """Something else that waits, and is looked at together with the collectives."""
+
+    @property
+    def waits(self) -> bool: ...
+
+    def waits_since(self) -> float:
+        """When the oldest of those that wait began to."""
+        ...
+
+    def forgive(self, seconds: float) -> None: ...
+
+    def check_progress(self, now: float) -> None: ...
+
+
 class Deadlines:
     """Looks at every open collective from time to time, and never while there is none."""
 
@@ -53,6 +68,7 @@ class Deadlines:
         self._due = 0.0
         self.suspended = False  # while ranks still come: how long that may take is for `join` to say
         self.vitals: Vitals | None = None
+        self.mail: Patient | None = None
 
     def start_ticking(self) -> None:
         if not self._ticking:
@@ -75,16 +91,24 @@ class Deadlines:
             self._forgive(now - self._due)
         for collective in list(self._open.values()):
             self._check_progress(collective, now)
+        if self.mail is not None:
+            self.mail.check_progress(now)
         if self.vitals is not None:
             self._watch(self.vitals, now)
-        if self._open:
+        if self._open or self._mail_waits:
             self.start_ticking()
+
+    @property
+    def _mail_waits(self) -> bool:
+        return self.mail is not None and self.mail.waits
 
     def _forgive(self, seconds: float) -> None:
         """Our own event loop stood still for so long: what has come meanwhile is perhaps still to be read."""
         for collective in self._open.values():
             collective.progress_at += seconds
             collective.warned_at += seconds
+        if self.mail is not None:
+            self.mail.forgive(seconds)
 
     def _check_progress(self, collective: Collective, now: float) -> None:
         progress = sum(operation.progress for operation in collective.operations)
@@ -110,6 +134,9 @@ class Deadlines:
         if waiting:
             self._watching = True
             vitals.watch(min(one.number for one in waiting))
+        elif self.mail is not None and self.mail.waits and now - self.mail.waits_since() >= self._tick_seconds:
+            self._watching = True
+            vitals.watch(0)  # not a collective: nobody is late
         elif self._watching:
             self._watching = False
             vitals.rest()

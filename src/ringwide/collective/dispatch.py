@@ -35,7 +35,7 @@ from ringwide.errors import (
     RemoteProtocolError,
     RingwideError,
 )
-from ringwide.protocol.frame import DATA, Header, Kind, news
+from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, Header, Kind, news
 
 logger = logging.getLogger("ringwide.collective")
 
@@ -267,7 +267,7 @@ class Dispatcher:
 
     def landing(self, lane: LaneLike, header: Header) -> memoryview | None:
         """Where the payload of a large frame goes. None: we are not there yet, the lane must wait."""
-        if header.epoch != self._epoch or header.kind < DATA:
+        if header.epoch != self._epoch or not DATA <= header.kind <= LAST_OF_COLLECTIVES:
             self._refuse(lane.peer, header)
         collective = self._open.get(header.collective)
         if lane.index == 0 or header.kind != DATA:
@@ -291,7 +291,7 @@ class Dispatcher:
             self.parting.other_lane_ended(lane.peer, reason)
 
     def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
-        if header.epoch != self._epoch or header.kind < DATA:
+        if header.epoch != self._epoch or not DATA <= header.kind <= LAST_OF_COLLECTIVES:
             self._refuse(lane.peer, header)
         collective = self._open.get(header.collective)
         if header.kind == DATA:
@@ -314,6 +314,8 @@ class Dispatcher:
     def _refuse(self, peer: int, header: Header) -> NoReturn:
         if header.kind < DATA:
             raise RemoteProtocolError(f"rank {peer} sent a handshake to a ring that has formed")
+        if header.kind > LAST_OF_COLLECTIVES:
+            raise RemoteProtocolError(f"rank {peer} sent a frame of mail on a lane for collectives")
         raise RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, this is {self._epoch}")
 
     def _hear_data(self, lane: LaneLike, collective: Collective, header: Header, payload: memoryview) -> None:

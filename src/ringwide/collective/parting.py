@@ -8,6 +8,7 @@ Rules:
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from ringwide.collective.collective import Collective
 from ringwide.collective.deadlines import Clock
@@ -16,6 +17,17 @@ from ringwide.protocol.frame import Kind, news
 
 GOODBYE_GRACE_SECONDS = 0.5
 """A bulk lane may end before the goodbye on the express lane is read."""
+
+
+class Correspondence(Protocol):
+    """Messages between two ranks: a rank that leaves ends only those with itself."""
+
+    @property
+    def waits(self) -> bool: ...
+
+    def left(self, peer: int, error: PeerLeft) -> None: ...
+
+    def fail(self, error: RingwideError) -> None: ...
 
 
 class Parting:
@@ -38,13 +50,20 @@ class Parting:
         self.over: RingwideError | None = None  # why nothing can be started any more
         self._last = 0  # when it is over: the last collective that those who left have seen the end of
         self.on_over: Callable[[RingwideError], None] | None = None
+        self.mail: Correspondence | None = None
 
     def check(self, number: int) -> None:
         """May a collective of this number still be started?"""
         if self.over is not None and number > self._last:
             raise self.over
 
-    def close_down(self, error: RingwideError, *, after: int = 0) -> None:
+    def close_down(self, error: RingwideError) -> None:
+        """No more collectives and no more messages: what is open fails."""
+        self._end_collectives(error, 0)
+        if self.mail is not None:
+            self.mail.fail(error)
+
+    def _end_collectives(self, error: RingwideError, after: int) -> None:
         """No more collectives, and those after a number fail."""
         self._last = after if self.over is None else min(self._last, after)
         if self.over is None:
@@ -106,7 +125,7 @@ class Parting:
 
     def silent(self, peers: Sequence[int], seconds: float) -> None:
         """Of these ranks nothing was heard for so long, though a collective waits for them."""
-        if self._nothing_is_left or not self._open:
+        if self._nothing_is_left or not (self._open or (self.mail is not None and self.mail.waits)):
             return
         reason = f"nothing was heard of it for {seconds:g} s (suspect_after_seconds)"
         if len(peers) > 1 and len(peers) == len(self._peers):
@@ -122,7 +141,10 @@ class Parting:
 
     def hear_goodbye(self, peer: int, finished: int, reason: str) -> None:
         self._departed.add(peer)
-        self.close_down(PeerLeft(rank=peer, reason=reason), after=finished)
+        error = PeerLeft(rank=peer, reason=reason)
+        self._end_collectives(error, finished)
+        if self.mail is not None:
+            self.mail.left(peer, error)
 
     def hear_of_loss(self, peer: int, words: str) -> None:
         if self._nothing_is_left:

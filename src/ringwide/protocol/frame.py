@@ -31,7 +31,7 @@ _FIELDS_BYTES = _CHECKED_BYTES - _PAYLOAD_CHECK.size
 
 
 class Kind(IntEnum):
-    """What a frame is. The handshake uses the first four, a joined ring the others."""
+    """What a frame is. The handshake uses the first four, a joined ring the others, mail lanes the last four."""
 
     HELLO = 1
     WELCOME = 2
@@ -44,8 +44,13 @@ class Kind(IntEnum):
     GOODBYE = 20
     CHOICE = 21
     TIMEOUT = 22
+    OFFER = 23
+    ACCEPT = 24
+    DECLINE = 25
+    WITHDRAW = 26
 
 
+LAST_OF_COLLECTIVES = int(Kind.TIMEOUT)
 DATA = int(Kind.DATA)  # a plain number: members of an enum are slow to look up, and this one is looked up per frame
 _KINDS = frozenset(int(kind) for kind in Kind)
 
@@ -88,6 +93,11 @@ def pack_data(
 def news(kind: Kind, text: str, *, collective: int = 0, fingerprint: int = 0, epoch: int = 0) -> bytes:
     """A whole frame that carries words, unsealed."""
     payload = text.encode(errors="replace")[:NEWS_LIMIT_BYTES]
+    return framed(kind, payload, collective=collective, fingerprint=fingerprint, epoch=epoch)
+
+
+def framed(kind: Kind, payload: bytes, *, collective: int = 0, fingerprint: int = 0, epoch: int = 0) -> bytes:
+    """A whole frame of any kind but DATA, unsealed."""
     return _LAYOUT.pack(MAGIC, VERSION, kind, 0, 0, 0, epoch, 0, collective, fingerprint, len(payload), 0, 0) + payload
 
 

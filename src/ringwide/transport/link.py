@@ -1,10 +1,12 @@
 """A link: all lanes to one peer.
 
 Lane 0 is the express lane: news and small frames travel on it and never wait behind bulk, and it is never paused.
-Bulk lanes exist only where the algorithms need them, and a large bucket is striped over all of them.
+Bulk lanes exist only where the algorithms need them, and a large bucket is striped over all of them. The mail lane, if
+there is one, carries messages between these two: a bulk lane may be paused, and a message must not wait for that.
 """
 
 from ringwide.protocol.frame import HEADER_BYTES
+from ringwide.protocol.mail import MAIL_LANE
 from ringwide.transport.lane import Lane, Owner
 
 EXPRESS_BYTES = 256 * 1024
@@ -13,9 +15,11 @@ EXPRESS_BYTES = 256 * 1024
 STAGING_BYTES = 128 * 1024 + HEADER_BYTES
 """An express lane receives up to this much at once, headers and small payloads together."""
 
+MAIL_STAGING_BYTES = 16 * 1024 + HEADER_BYTES
+
 
 class Link:
-    """The express lane and the bulk lanes to one peer."""
+    """The express lane, the bulk lanes and the mail lane to one peer."""
 
     def __init__(self, peer: int) -> None:
         self.peer = peer
@@ -27,7 +31,7 @@ class Link:
 
     def add(self, lane: Lane) -> None:
         self.lanes[lane.index] = lane
-        self._bulk = [lane for index, lane in sorted(self.lanes.items()) if index > 0]
+        self._bulk = [lane for index, lane in sorted(self.lanes.items()) if 0 < index < MAIL_LANE]
 
     def send_express(self, header: bytes, payload: memoryview) -> None:
         self.lanes[0].send(header, payload)
@@ -41,6 +45,15 @@ class Link:
         """Send news, if the peer can still be reached."""
         if 0 in self.lanes:
             self.lanes[0].send(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:])
+
+    def send_mail(self, header: bytes, payload: memoryview, *, owner: Owner, number: int) -> None:
+        self.lanes[MAIL_LANE].send(header, payload, owner=owner, collective=number)
+
+    def tell_mail(self, frame: bytes) -> None:
+        self.lanes[MAIL_LANE].send(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:])
+
+    def forget_mail(self, number: int) -> None:
+        self.lanes[MAIL_LANE].forget(number)
 
     def forget(self, collective: int) -> None:
         for lane in self._bulk:

@@ -1,0 +1,144 @@
+"""Messages between two ranks: what is said of each on a mail lane, and which receive gets which message.
+
+    sender    OFFER       tag, size, dtype and shape
+    receiver  ACCEPT      a receive wants it, and has memory for it; or DECLINE: that receive is for something else
+    sender    DATA        its segments, in order
+
+Rules:
+- Of two ranks the lower numbers its messages 2, 4, 6..., the higher 1, 3, 5...: a number says who sends it.
+- An offer goes to the receive that was posted first, of those for its tag, and for its sender or for anybody. A receive
+  gets the offer that came first. So messages of one rank with one tag are received in the order of their sending.
+- Either side may WITHDRAW at any time. A receiver that does so after its ACCEPT drops what still comes; the sender says
+  WITHDRAW too, unless everything has left.
+- A rank has a bounded number of offers to another that are not answered. What goes beyond that waits at home.
+- Exchanges have tags of their own, which no receive of a user can meet.
+"""
+
+from collections.abc import Hashable, Iterator
+from enum import IntEnum
+from itertools import count
+from struct import Struct
+from typing import Generic, NamedTuple, TypeVar
+
+from ringwide.errors import RemoteProtocolError
+from ringwide.protocol.frame import NEWS_LIMIT_BYTES, Header, Kind, framed
+
+MAIL_LANE = 254
+"""Its number among the connections of two ranks."""
+UNANSWERED_LIMIT = 4096
+"""How many offers of one rank to another may wait for an answer."""
+_TERMS = Struct("<BqQ")
+TERMS_BYTES = _TERMS.size
+
+
+class Space(IntEnum):
+    """To whom a tag means something."""
+
+    MESSAGES = 0
+    EXCHANGES = 1
+
+
+_SPACES = frozenset(int(space) for space in Space)
+
+
+class Offer(NamedTuple):
+    """What a rank would send. `what` is its dtype and shape, such as float32[2, 3]."""
+
+    number: int
+    space: int
+    tag: int
+    nbytes: int
+    what: str
+
+    def frame(self, epoch: int = 0) -> bytes:
+        terms = _TERMS.pack(self.space, self.tag, self.nbytes) + self.what.encode()[: NEWS_LIMIT_BYTES - TERMS_BYTES]
+        return framed(Kind.OFFER, terms, collective=self.number, epoch=epoch)
+
+
+def dtype_in(what: str) -> str:
+    return what.partition("[")[0]
+
+
+def read_offer(header: Header, payload: bytes | memoryview) -> Offer:
+    """Turn an untrusted payload into an offer, or say what is wrong with it."""
+    if len(payload) < TERMS_BYTES:
+        raise RemoteProtocolError(f"an offer of {len(payload)} bytes, where {TERMS_BYTES} are the least")
+    space, tag, nbytes = _TERMS.unpack_from(payload)
+    if space not in _SPACES:
+        raise RemoteProtocolError(f"an offer in the unknown space {space}")
+    return Offer(header.collective, space, tag, nbytes, bytes(payload[TERMS_BYTES:]).decode(errors="replace"))
+
+
+def numbers_from(sender: int, receiver: int) -> Iterator[int]:
+    """The numbers of one rank's messages to another."""
+    return count(2 if sender < receiver else 1, 2)
+
+
+def segments_of(nbytes: int, segment_bytes: int) -> int:
+    return -(-nbytes // segment_bytes)
+
+
+Receive = TypeVar("Receive", bound=Hashable)
+
+
+class Matching(Generic[Receive]):
+    """Offers that nobody has wanted yet, and receives for which nothing has been offered yet."""
+
+    def __init__(self) -> None:
+        self._offers: dict[tuple[int, int], dict[tuple[int, int], Offer]] = {}  # by space and tag, as they came
+        self._places: dict[int, dict[int, tuple[int, int]]] = {}  # of each sender's offers: the space and tag
+        self._receives: dict[tuple[int, int], dict[Receive, int | None]] = {}  # with the source, as they were posted
+
+    def offered(self, peer: int, offer: Offer) -> Receive | None:
+        """The receive that gets this. None: it waits for one."""
+        key = offer.space, offer.tag
+        receives = self._receives.get(key, {})
+        for receive, source in receives.items():
+            if source is None or source == peer:
+                self._drop_receive(key, receive)
+                return receive
+        self._offers.setdefault(key, {})[peer, offer.number] = offer
+        self._places.setdefault(peer, {})[offer.number] = key
+        return None
+
+    def posted(self, receive: Receive, source: int | None, space: int, tag: int) -> tuple[int, Offer] | None:
+        """What this receive gets, and from whom. None: it waits for it."""
+        key = space, tag
+        for (peer, number), offer in self._offers.get(key, {}).items():
+            if source is None or source == peer:
+                self.withdrawn(peer, number)
+                return peer, offer
+        self._receives.setdefault(key, {})[receive] = source
+        return None
+
+    def withdrawn(self, peer: int, number: int) -> bool:
+        """The offer waits no more. Did it?"""
+        key = self._places.get(peer, {}).pop(number, None)
+        if key is None:
+            return False
+        offers = self._offers[key]
+        del offers[peer, number]
+        if not offers:
+            del self._offers[key]
+        return True
+
+    def cancelled(self, receive: Receive, space: int, tag: int) -> bool:
+        """The receive waits no more. Did it?"""
+        waits = receive in self._receives.get((space, tag), {})
+        if waits:
+            self._drop_receive((space, tag), receive)
+        return waits
+
+    def left(self, peer: int) -> None:
+        """What this rank has offered will never come."""
+        for number in list(self._places.get(peer, {})):
+            self.withdrawn(peer, number)
+
+    def unanswered(self, peer: int) -> int:
+        return len(self._places.get(peer, {}))
+
+    def _drop_receive(self, key: tuple[int, int], receive: Receive) -> None:
+        receives = self._receives[key]
+        del receives[receive]
+        if not receives:
+            del self._receives[key]
