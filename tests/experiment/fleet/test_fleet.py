@@ -95,7 +95,8 @@ async def test_of_two_failures_the_cause_is_named(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.system
 @pytest.mark.parametrize("code", [PAUSE, STUBBORN], ids=["willing", "ignores SIGTERM"])
 async def test_cancelling_ends_every_node(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "TERMINATE_SECONDS", 0.5)
+    wait, patience = fleet._wait, iter([0.5, 60])  # with those who are asked, and with those who are killed
+    monkeypatch.setattr(fleet, "_wait", lambda endings, _: wait(endings, next(patience)))
     pids: list[int] = []
 
     def hear(rank: int, line: str) -> None:
