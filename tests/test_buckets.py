@@ -92,6 +92,24 @@ def test_the_mean_of_integers_is_refused(dtype: str) -> None:
         arithmetic_of(dtype, "mean", 2, half_precision="float32")
 
 
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("size", [3, 200])
+def test_the_quotient_of_integers_is_rounded_towards_zero(dtype: str, size: int) -> None:
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    sums = [number for number in (least, -7, -6, -1, 0, 1, 2, 3, 7, most) if number >= least]
+    total = np.array(sums, dtype)
+    finish = arithmetic_of(dtype, "quotient", size, half_precision="float32").finish
+    assert finish is not None
+    finish(total)
+    assert total.tolist() == [abs(number) // size * (-1 if number < 0 else 1) for number in sums]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_quotient_of_floats_is_refused(dtype: str) -> None:
+    with pytest.raises(TypeError, match=f"op 'quotient' divides integers, and these are {dtype}; use op='mean'"):
+        arithmetic_of(dtype, "quotient", 2, half_precision="native")
+
+
 def test_an_unknown_operation_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="op 'avg' is not one of sum, mean, min, max, prod"):
         arithmetic_of("float32", "avg", 2, half_precision="float32")

@@ -189,3 +189,12 @@ async def test_floats_have_no_bits_to_combine(dtype: str) -> None:
 
     for words in await on_every_rank(1, act, half_precision="native"):
         assert f"op 'band' combines the bits of integers, and these are {dtype}" in words
+
+
+async def test_the_quotient_of_integers_is_no_sum() -> None:
+    async def act(ring: Ring) -> list[object]:
+        found = await ring.allreduce(np.array([ring.rank, -ring.rank - 1, 10]), op="quotient")
+        error = await error_of(ring.allreduce(np.array([1]), op="quotient" if ring.rank else "sum"))
+        return [found.tolist(), type(error)]
+
+    assert await on_every_rank(2, act) == [[[0, -1, 10], ringwide.CollectiveMismatch]] * 2

@@ -45,10 +45,12 @@ _UFUNCS: dict[str, Combiner] = {
     "band": np.bitwise_and,
     "bor": np.bitwise_or,
     "bxor": np.bitwise_xor,
+    "quotient": _add,
 }
 BITWISE = ("band", "bor", "bxor")
-"""For integers alone."""
-OPERATIONS = tuple(op for op in _UFUNCS if op not in BITWISE)
+FOR_INTEGERS = (*BITWISE, "quotient")
+"""The quotient is the sum divided by how many ranks there are, without the remainder: their mean, towards zero."""
+OPERATIONS = tuple(op for op in _UFUNCS if op not in FOR_INTEGERS)
 _quietly = np.errstate(all="ignore")
 """Infinity and NaN are results like others. A warning would end the connection wherever warnings are errors."""
 _TOO_SMALL_TO_SHELVE_BYTES = 128 * 1024
@@ -283,12 +285,25 @@ def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Ari
         raise TypeError(f"the mean of {dtype} is not a {dtype}; use op='sum' and divide, or convert to a float dtype")
     if op in BITWISE and dtype not in INTEGERS:
         raise TypeError(f"op {op!r} combines the bits of integers, and these are {dtype}; use {', '.join(INTEGERS)}")
+    if op == "quotient" and dtype not in INTEGERS:
+        raise TypeError(f"op {op!r} divides integers, and these are {dtype}; use op='mean'")
     if dtype == "bfloat16" and half_precision == "native":
         return _native_bfloat16(op, size)
     carrier = np.dtype("float32" if dtype in HALVES and half_precision == "float32" else dtype)
-    finish = None if op != "mean" else _quietly(lambda total: np.divide(total, total.dtype.type(size), out=total))
     weight = {"sum": 1.0, "mean": float(size)}.get(op, 0.0) if dtype in FLOATS else 0.0
-    return Arithmetic(carrier, _quietly(_UFUNCS[op]) if dtype in FLOATS else _UFUNCS[op], finish, weight)
+    return Arithmetic(carrier, _quietly(_UFUNCS[op]) if dtype in FLOATS else _UFUNCS[op], _finish(op, size), weight)
+
+
+def _finish(op: str, size: int) -> Callable[[Array], object] | None:
+    """What becomes of the sum of all ranks."""
+
+    def divide_towards_zero(total: Array) -> None:
+        wide = total.astype(np.int64)  # 200 ranks are no int8
+        total[...] = (wide - np.fmod(wide, size)) // size
+
+    if op == "mean":
+        return _quietly(lambda total: np.divide(total, total.dtype.type(size), out=total))
+    return divide_towards_zero if op == "quotient" else None
 
 
 def _native_bfloat16(op: str, size: int) -> Arithmetic:

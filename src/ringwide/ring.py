@@ -174,7 +174,8 @@ class Ring:
     async def allreduce(self, tensors: Tensors, op: str = "mean", *, bucket: str = "") -> Tensors:
         """Replace every tensor by its mean over all ranks, in place. The same bits everywhere.
 
-        `op` is mean, sum, min, max or prod; for integers band, bor or bxor too, and no mean.
+        `op` is mean, sum, min, max or prod; for integers band, bor or bxor too, and instead of the mean the quotient:
+        the sum divided by the size of the ring, without the remainder.
 
         `bucket` names what these tensors are, for the error feedback of lossy codecs. Calls without one share their
         feedback if their tensors have the same names, dtypes and shapes: name them if they are different things.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch.distributed import ReduceOp
 
-from ringwide.buckets import DTYPES
+from ringwide.buckets import DTYPES, INTEGERS
 
 _OPERATIONS = {
     ReduceOp.SUM: "sum",
@@ -18,6 +18,7 @@ _OPERATIONS = {
     ReduceOp.BXOR: "bxor",
 }
 _CARRIED = frozenset(getattr(torch, name) for name in DTYPES)
+_INTEGERS = frozenset(getattr(torch, name) for name in INTEGERS)
 _BITS_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _OF_BOOLS = {"sum": "max"}
 """True and True is true: as numbers they would be two."""
@@ -31,6 +32,8 @@ def operation_of(op: ReduceOp | ReduceOp.RedOpType, dtype: torch.dtype) -> str:
             f"the backend ringwide does not support {kind}; it knows {', '.join(str(known) for known in _OPERATIONS)}"
         )
     word = _OPERATIONS[kind]
+    if word == "mean" and dtype in _INTEGERS:
+        return "quotient"  # as NCCL does it; Lightning averages how many samples a batch had
     return _OF_BOOLS.get(word, word) if dtype is torch.bool else word
 
 
