@@ -41,13 +41,17 @@ def test_every_call_waits_for_its_result() -> None:
             "gathered": [part[0] for part in ring.all_gather(mine)],
             "root's": ring.broadcast(mine.copy(), root=2).tolist(),
             "barrier": ring.barrier(),
+            "reduced": ring.reduce(mine.copy(), root=1, op="sum")[0],
+            "into": ring.all_gather(mine[:1], into=np.empty(3, np.float32)).tolist(),
+            "message": _pass_on(ring),
+            "exchanged": _exchange(ring),
             "collectives": ring.statistics().collectives > 5,
             "state": ring.state_dict(),
             "algorithm": ring.algorithm_for(1) in ("doubling", "star"),
             "repr": repr(ring).startswith("<BlockingRing rank"),
         }
 
-    for rank, said in enumerate(on_every_rank(3, act)):
+    for rank, said in enumerate(on_every_rank(3, act, messages=True)):
         assert said == {
             "who": (rank, 3),
             "mean": [2.0] * 4,
@@ -56,11 +60,32 @@ def test_every_call_waits_for_its_result() -> None:
             "gathered": [1.0, 2.0, 3.0],
             "root's": [3.0] * 4,
             "barrier": None,
+            "reduced": 6.0 if rank == 1 else rank + 1.0,
+            "into": [1.0, 2.0, 3.0],
+            "message": [(rank + 2) % 3, (rank + 2) % 3],
+            "exchanged": [rank, 10 + rank, 20 + rank],
             "collectives": True,
             "state": {},
             "algorithm": True,
             "repr": True,
         }
+
+
+def _pass_on(ring: ringwide.BlockingRing) -> list[int]:
+    """Rank 0 begins: a call waits, so not all can send at once."""
+    got = np.empty(1, np.int64)
+    if ring.rank == 0:
+        ring.send(np.array([0]), to=1)
+    source = ring.receive(got)
+    if ring.rank:
+        ring.send(np.array([ring.rank]), to=(ring.rank + 1) % ring.size)
+    return [source, int(got[0])]
+
+
+def _exchange(ring: ringwide.BlockingRing) -> list[int]:
+    incoming = [np.empty(1, np.int64) for _ in range(ring.size)]
+    ring.exchange([np.array([10 * ring.rank + to]) for to in range(ring.size)], incoming)
+    return [int(part[0]) for part in incoming]
 
 
 def test_errors_are_raised_where_the_call_was_made_and_the_ring_goes_on() -> None:

@@ -73,17 +73,29 @@ class BlockingRing:
     def allreduce(self, tensors: Tensors, op: str = "mean", *, bucket: str = "") -> Tensors:
         return self._wait(self._ring.allreduce(tensors, op, bucket=bucket))
 
-    def reduce_scatter(self, tensor: Any, op: str = "mean") -> Any:
-        return self._wait(self._ring.reduce_scatter(tensor, op))
+    def reduce(self, tensors: Tensors, root: int = 0, op: str = "mean") -> Tensors:
+        return self._wait(self._ring.reduce(tensors, root, op))
 
-    def all_gather(self, tensor: Any) -> list[Any]:
-        return self._wait(self._ring.all_gather(tensor))
+    def reduce_scatter(self, tensor: Any, op: str = "mean", into: Any = None) -> Any:
+        return self._wait(self._ring.reduce_scatter(tensor, op, into))
+
+    def all_gather(self, tensor: Any, into: Any = None) -> Any:
+        return self._wait(self._ring.all_gather(tensor, into))
 
     def broadcast(self, tensors: Tensors, root: int = 0) -> Tensors:
         return self._wait(self._ring.broadcast(tensors, root))
 
     def barrier(self) -> None:
         self._wait(self._ring.barrier())
+
+    def send(self, tensor: Any, to: int, tag: int = 0) -> None:
+        self._wait(self._ring.send(tensor, to, tag), by_hand=False)
+
+    def receive(self, tensor: Any, source: int | None = None, tag: int = 0) -> int:
+        return self._wait(self._ring.receive(tensor, source, tag), by_hand=False)
+
+    def exchange(self, outgoing: Sequence[Any], incoming: Sequence[Any], what: str = "exchange") -> None:
+        self._wait(self._ring.exchange(outgoing, incoming, what), by_hand=False)
 
     def algorithm_for(self, nbytes: int) -> str:
         return self._ring.algorithm_for(nbytes)
@@ -97,8 +109,8 @@ class BlockingRing:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._wait(_of(lambda: self._ring.load_state_dict(state)))
 
-    def _wait(self, call: Coroutine[Any, Any, T]) -> T:
-        return self._behind.start(call, by_hand=True).result()
+    def _wait(self, call: Coroutine[Any, Any, T], *, by_hand: bool = True) -> T:
+        return self._behind.start(call, by_hand=by_hand).result()
 
 
 async def _of(question: Callable[[], T]) -> T:

@@ -45,7 +45,7 @@ def _settings(config: object, timeout: timedelta | None) -> RingConfig:
         config = from_environment(os.environ)
     if not isinstance(config, RingConfig):
         raise ConfigError(f"pg_options is a {type(config).__name__}; the backend ringwide takes a ringwide.RingConfig")
-    chosen: dict[str, Any] = {}
+    chosen: dict[str, Any] = {"messages": True}
     if timeout is not None and timeout != dist.default_pg_timeout:
         chosen["collective_timeout_seconds"] = timeout.total_seconds()
     return config.model_copy(update=chosen)
