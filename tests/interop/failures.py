@@ -1,0 +1,1 @@
+"""Failures on purpose, each played by a set of its own."""
