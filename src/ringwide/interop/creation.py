@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from ringwide.background import background
 from ringwide.config import RingConfig, from_environment

@@ -8,7 +8,7 @@ from types import TracebackType
 
 import torch
 import torch.distributed as dist
-from torch.distributed import GradBucket, PrefixStore
+from torch._C._distributed_c10d import GradBucket, PrefixStore
 
 from ringwide.config import RingConfig
 from ringwide.interop.creation import form

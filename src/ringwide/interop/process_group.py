@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Store
+from torch._C._distributed_c10d import Store
 
 from ringwide.background import Background, Pending
 from ringwide.interop.interrupts import end_calls_at_interrupts

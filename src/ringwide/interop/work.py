@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import Work
 
 from ringwide.background import Pending
 
@@ -21,7 +21,7 @@ _NO_TIMEOUT = timedelta(0)
 _FOLLOWING = threading.Lock()  # one for all: hardly ever do two threads ask at the same time
 
 
-class RingWork(dist._Work):  # type: ignore[misc]
+class RingWork(Work):
     """One operation of a group, or several that were asked for together."""
 
     def __init__(self, pendings: Sequence[Pending[Any]], tensors: list[torch.Tensor]) -> None:
