@@ -11,7 +11,8 @@ MIB = 1024 * 1024
 
 def test_memory_that_is_taken_is_seen_and_the_peak_stays() -> None:
     before = shared_out_bytes()
-    taken = mmap.mmap(-1, 64 * MIB)  # new for sure, while an allocator may still have had so much
+    # New for sure, while an allocator may still have had so much.
+    taken = mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for _ in range(64):
         taken.write(b"x" * MIB)
     during = shared_out_bytes()
