@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -139,12 +140,15 @@ def test_whoever_is_interrupted_leaves_nothing_under_way() -> None:
     assert ended.is_set()
 
 
-def test_what_was_left_open_is_closed_at_the_end() -> None:
-    closed: list[str] = []
+def test_what_was_left_open_is_closed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And told of what the program died."""
+    closed: list[object] = []
+    uncaught = LookupError("nobody has caught it")
+    monkeypatch.setattr(sys, "last_value", uncaught, raising=False)
 
     def closing(name: str) -> object:
-        async def close() -> None:
-            closed.append(name)
+        async def close(error: BaseException | None) -> None:
+            closed.extend([name, error])
             if name == "bad":
                 raise RuntimeError("cannot")
 
@@ -155,7 +159,7 @@ def test_what_was_left_open_is_closed_at_the_end() -> None:
         ending.close_at_exit(name, closing(name))  # type: ignore[arg-type]
     ending.forget("forgotten")
     ending.close()
-    assert closed == ["bad", "good"]
+    assert closed == ["bad", uncaught, "good", uncaught]
     assert not ending._thread.is_alive()
 
 

@@ -135,6 +135,7 @@ def test_a_program_that_exits_inside_does_not_end_the_loop() -> None:
         thread.join()
     assert isinstance(seen[0], SystemExit)
     assert isinstance(seen[1], ringwide.PeerLeft)
+    assert "it ended with SystemExit" in str(seen[1])
     assert on_every_rank(2, lambda ring: ring.rank) == [0, 1]
 
 

@@ -18,6 +18,7 @@ import uvloop
 
 logger = logging.getLogger("ringwide.background")
 T = TypeVar("T")
+Close = Callable[[BaseException | None], Coroutine[Any, Any, object]]
 
 _PYTHONS_SWITCH_SECONDS = 0.005
 _SWITCH_SECONDS = 0.0002
@@ -160,7 +161,7 @@ class Background:
     def __init__(self) -> None:
         self.loop = uvloop.new_event_loop()
         self._calls: set[Pending[Any]] = set()  # under way; only the loop's thread looks at it
-        self._to_close: dict[object, Callable[[], Coroutine[Any, Any, object]]] = {}
+        self._to_close: dict[object, Close] = {}
         self._thread = threading.Thread(target=self._run, name="ringwide", daemon=True)
         if sys.getswitchinterval() == _PYTHONS_SWITCH_SECONDS:
             sys.setswitchinterval(_SWITCH_SECONDS)
@@ -193,19 +194,20 @@ class Background:
         for pending in list(self._calls):
             pending.cancel()
 
-    def close_at_exit(self, key: object, close: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Unless somebody has closed it before the program ends: `forget`."""
+    def close_at_exit(self, key: object, close: Close) -> None:
+        """Unless somebody has closed it before the program ends: `forget`. It is told of what the program died."""
         self._to_close[key] = close
 
     def forget(self, key: object) -> None:
         self._to_close.pop(key, None)
 
     def close(self) -> None:
-        """At the end of the program: others hear a goodbye, and do not take this for a crash."""
+        """At the end of the program: others hear a goodbye, and do not take this for a crash, nor a crash for this."""
+        uncaught = getattr(sys, "last_value", None)
         for key, close in list(self._to_close.items()):
             self.forget(key)
             try:
-                self.start_task(close()).wait(_LEAVE_SECONDS)
+                self.start_task(close(uncaught)).wait(_LEAVE_SECONDS)
             except Exception as error:
                 logger.warning("left in a hurry: %s", error)
         self.loop.call_soon_threadsafe(self.loop.stop)

@@ -7,7 +7,6 @@ The ring itself lives on the background loop's thread (`background.py`). Calls o
 order in which they are made, so all ranks must make them in the same order.
 """
 
-import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -32,6 +31,7 @@ def join_blocking(
     ring = behind.start_task(membership.__aenter__()).result()
 
     async def leave(error: BaseException | None = None) -> None:
+        # The error is for the program's own thread: out of here an interrupt or an exit would end the loop.
         with suppress(BaseException) if error is not None else nullcontext():
             await membership.__aexit__(type(error) if error else None, error, None)
 
@@ -39,9 +39,7 @@ def join_blocking(
     try:
         yield BlockingRing(ring)
     except BaseException as error:
-        # An interrupt or an exit is for the program's own thread: on the loop's it would end the loop.
-        told = error if isinstance(error, Exception) else asyncio.CancelledError()
-        behind.start_task(leave(told)).wait()
+        behind.start_task(leave(error)).wait()
         raise
     else:
         behind.start_task(leave()).wait()

@@ -4,8 +4,9 @@ torch calls these methods, some by an old and some by a new name. Each starts th
 loop and returns at once with a `RingWork`. Nothing raises here: see `work.py`.
 """
 
+import sys
 from collections.abc import Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -300,17 +301,18 @@ class RingProcessGroup(dist.ProcessGroup):
     # -- the end
 
     def shutdown(self) -> None:
-        """Leave the ring: the others hear a goodbye."""
+        """Leave the ring: the others hear a goodbye, and from a `finally` because of what."""
         if not self._left:
             self._left = True
             self._behind.forget(self)
-            self._behind.start_task(self._leave()).wait()
+            self._behind.start_task(self._leave(sys.exc_info()[1])).wait()
 
     def abort(self) -> None:
         self.shutdown()
 
-    async def _leave(self) -> None:
-        await self._membership.__aexit__(None, None, None)
+    async def _leave(self, error: BaseException | None) -> None:
+        with suppress(BaseException) if error is not None else nullcontext():  # it is for the program's own thread
+            await self._membership.__aexit__(type(error) if error else None, error, None)
 
 
 def _as_list(tensors: Tensor | list[Tensor]) -> list[Tensor]:
