@@ -1,22 +1,30 @@
-"""A whole experiment on this machine: one run, or one for each variant of its sweep."""
+"""A whole experiment: one run, or one for each variant of its sweep."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from ringwide.errors import ConfigError, RingwideError
 from ringwide.experiment.file.variants import Variant, load_variants
-from ringwide.experiment.fleet.launch import Launch, Outcome, run_variant
-from ringwide.experiment.fleet.process import name_of_signal
+from ringwide.experiment.fleet.launch import Here, Launch, Outcome, Place, run_variant
+from ringwide.experiment.fleet.seam import name_of_signal
 from ringwide.experiment.halt import ENDED_BY_SIGNAL, halted_by_signals
 from ringwide.experiment.record.recorder import FORMAT, RESULTS, UNFINISHED, Status, new_directory, write_json
 
 
 async def run_experiment(
-    path: Path, out: TextIO, *, overrides: Sequence[str] = (), dry_run: bool = False, resume: Path | None = None
+    path: Path,
+    out: TextIO,
+    *,
+    overrides: Sequence[str] = (),
+    dry_run: bool = False,
+    resume: Path | None = None,
+    place: Callable[[], AbstractContextManager[Place]] = lambda: nullcontext(Here()),
 ) -> int:
+    """`place`: where the nodes run, asked for when the experiment is known to be right."""
     variants = load_variants(path, overrides)
     _check_listen(path, variants)
     if resume is not None:
@@ -26,8 +34,9 @@ async def run_experiment(
 
         print(outline(variants), file=out)
         return 0
-    with halted_by_signals() as halt:
-        launch = Launch(path, out, halt, resume)
+    # In this order: libraries that a place needs take signals for themselves.
+    with place() as where, halted_by_signals() as halt:
+        launch = Launch(path, out, halt, resume, where)
         outcome = await (_run_sweep(launch, variants) if variants[0].label else _run_one(launch, variants[0]))
         if outcome.error:
             raise outcome.error

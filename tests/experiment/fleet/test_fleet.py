@@ -9,7 +9,9 @@ from experiment.heeding import heeding  # noqa: F401
 from ringwide.experiment.fleet import fleet
 from ringwide.experiment.fleet.fleet import NodeFailed, culprit, run_fleet
 from ringwide.experiment.fleet.nursery import Task
-from ringwide.experiment.fleet.process import LAST_WORDS, LONGEST_LINE, Command, Exit
+from ringwide.experiment.fleet.process import Command
+from ringwide.experiment.fleet.seam import Exit
+from ringwide.experiment.fleet.words import LAST_WORDS, LONGEST_LINE
 from ringwide.experiment.halt import Halt
 
 PAUSE = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
@@ -226,3 +228,39 @@ async def test_a_node_begins_with_what_all_need_on_one_thread_and_finds_what_is_
 
 def test_a_signal_without_a_name_is_told_by_number() -> None:
     assert str(ended(1, -40)) == "node 1 was killed by signal 40"
+
+
+class Foretold:
+    """A node, and what starts it, whose end is that of a future."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+
+    async def start(self, rank: int, on_line: object) -> "Foretold":
+        return self
+
+    def signal(self, number: int) -> None:
+        if not self.ended.done():
+            self.ended.set_result(ended(self.rank, -number))
+
+
+async def test_who_is_known_late_to_be_gone_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "GRACE_SECONDS", 0.01)
+    nodes = [Foretold(rank) for rank in range(3)]
+    running = asyncio.ensure_future(run_fleet(nodes, lambda rank, line: None, patience_seconds=60))
+    nodes[0].ended.set_result(ended(0, 5))
+    await asyncio.sleep(0.1)  # longer than its grace: without patience it would be over
+    assert not running.done()
+    nodes[2].ended.set_result(ended(2, 5))
+    nodes[1].ended.set_result(Exit(1, -9, (), "10.0.0.2", "was lost"))
+    with pytest.raises(NodeFailed, match=r"^node 1 on 10\.0\.0\.2 was lost; the others were ended"):
+        await running
+
+
+async def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "GRACE_SECONDS", 0.01)
+    nodes = [Foretold(rank) for rank in range(2)]
+    nodes[0].ended.set_result(ended(0, 5))
+    with pytest.raises(NodeFailed, match=r"^node 0 ended with exit code 5"):
+        await run_fleet(nodes, lambda rank, line: None, patience_seconds=0.01)

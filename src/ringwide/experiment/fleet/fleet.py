@@ -1,13 +1,14 @@
-"""All nodes of an experiment on this machine: started together, asked to stop together, and none left behind."""
+"""All nodes of an experiment: started together, asked to stop together, and none left behind."""
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from ringwide.errors import CollectiveError, PeerLost, RingwideError
-from ringwide.experiment.fleet.process import Command, Exit, NodeProcess
+from ringwide.experiment.fleet.seam import Exit, Node, Start
 from ringwide.experiment.halt import ENDED_BY_SIGNAL, SIGNALS, Halt, until_any
 
 GRACE_SECONDS = 1.0
@@ -37,24 +38,26 @@ class Ending:
 
 
 async def run_fleet(
-    commands: Sequence[Command],
+    starts: Sequence[Start],
     on_line: Callable[[int, str], None],
     *,
     halt: Halt | None = None,
     can_stop: Callable[[], bool] = lambda: True,
+    patience_seconds: float = 0.0,
 ) -> Ending:
-    """Run one command for each rank until all have ended well. Whatever happens, no process is left.
+    """Run one node for each rank until all have ended well. Whatever happens, no process is left.
 
     `can_stop` tells whether the nodes have come so far that they end well when asked; before that they are just ended.
+    `patience_seconds`: how much later it may be known that a node is gone than that others have lost it.
     """
-    nodes: list[NodeProcess] = []
+    nodes: list[Node] = []
     halt = halt or Halt()
     try:
-        for rank, command in enumerate(commands):
+        for rank, each in enumerate(starts):
             if halt.asked.done():
                 return Ending(_exits(nodes), halt.asked.result())
-            nodes.append(await NodeProcess.start(rank, command, partial(on_line, rank)))
-        if await _until_ended_or_asked(nodes, halt):
+            nodes.append(await each.start(rank, partial(on_line, rank)))
+        if await _until_ended_or_asked(nodes, halt, patience_seconds):
             return Ending(_exits(nodes))
         trouble = await _stop(nodes, halt) if can_stop() else ""
         return Ending(_exits(nodes), halt.asked.result(), trouble)
@@ -67,7 +70,7 @@ def culprit(failed: Sequence[Exit]) -> Exit:
     return next((exit for exit in failed if exit.code not in CONSEQUENCES), failed[0])
 
 
-async def _until_ended_or_asked(nodes: Sequence[NodeProcess], halt: Halt) -> bool:
+async def _until_ended_or_asked(nodes: Sequence[Node], halt: Halt, patience: float) -> bool:
     """True: all nodes have ended well. False: they are to stop, because a person or one of the nodes said so."""
     running = {node.ended for node in nodes}
     while running and not halt.asked.done():
@@ -79,15 +82,27 @@ async def _until_ended_or_asked(nodes: Sequence[NodeProcess], halt: Halt) -> boo
                 halt.ask(SIGNAL_OF_CODE[exit.code])  # somebody has asked that node
             elif exit.code != 0:
                 await _wait(running, GRACE_SECONDS)
-                raise NodeFailed(culprit(_failed(exit, nodes)))
+                raise NodeFailed(await _culprit(exit, nodes, patience))
     return not halt.asked.done()
 
 
-def _failed(first: Exit, nodes: Sequence[NodeProcess]) -> list[Exit]:
+async def _culprit(first: Exit, nodes: Sequence[Node], patience: float) -> Exit:
+    """Who failed, waited for if all who have ended have only lost a peer."""
+    deadline = time.monotonic() + patience
+    while (found := culprit(_failed(first, nodes))).code in CONSEQUENCES:
+        running = [node.ended for node in nodes if not node.ended.done()]
+        left = deadline - time.monotonic()
+        if not running or left <= 0:
+            break
+        await until_any(*running, seconds=left)
+    return found
+
+
+def _failed(first: Exit, nodes: Sequence[Node]) -> list[Exit]:
     return [first, *(exit for exit in _exits(nodes) if exit.code != 0 and exit != first)]
 
 
-async def _stop(nodes: Sequence[NodeProcess], halt: Halt) -> str:
+async def _stop(nodes: Sequence[Node], halt: Halt) -> str:
     """Ask every node once, then wait. Returns what did not go well."""
     number = halt.asked.result()
     # A node that has ended so was asked by somebody else, and has agreed with the others before.
@@ -103,15 +118,15 @@ async def _stop(nodes: Sequence[NodeProcess], halt: Halt) -> str:
     return "; ".join([*(f"node {node.rank} did not stop and was killed" for node in late), *_odd(nodes, number)])
 
 
-def _odd(nodes: Sequence[NodeProcess], number: int) -> list[str]:
+def _odd(nodes: Sequence[Node], number: int) -> list[str]:
     return [str(exit) for exit in _exits(nodes) if exit.code not in (0, ENDED_BY_SIGNAL + number, -number)]
 
 
-def _exits(nodes: Sequence[NodeProcess]) -> tuple[Exit, ...]:
+def _exits(nodes: Sequence[Node]) -> tuple[Exit, ...]:
     return tuple(node.ended.result() for node in nodes if node.ended.done())
 
 
-async def _end_all(nodes: Sequence[NodeProcess]) -> None:
+async def _end_all(nodes: Sequence[Node]) -> None:
     endings = [node.ended for node in nodes]
     try:
         for node in nodes:

@@ -1,22 +1,24 @@
-"""One run on this machine: every node its own process, watched, recorded, and summed up."""
+"""One run: its nodes started, here or elsewhere, watched, recorded, and summed up."""
 
 import asyncio
 import io
 import random
 import sys
-from collections.abc import Coroutine
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from ringwide.errors import RingwideError
+from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.file.variants import Variant, write_document
 from ringwide.experiment.fleet.fleet import Ending, NodeFailed, run_fleet
 from ringwide.experiment.fleet.nursery import Task
 from ringwide.experiment.fleet.ports import free_ports, write_peers
-from ringwide.experiment.fleet.process import Command, name_of_signal
+from ringwide.experiment.fleet.process import Command
+from ringwide.experiment.fleet.seam import Start, name_of_signal
 from ringwide.experiment.halt import Halt, until_any
 from ringwide.experiment.messages import decode
 from ringwide.experiment.record.recorder import Recorder, Status
@@ -29,6 +31,32 @@ ENDING = "ending the nodes, which have not begun"
 UNREAD = "nobody read its output"
 
 
+class Place(Protocol):
+    """Where nodes run: each a process of this machine, or somewhere in a cluster."""
+
+    patience_seconds: float
+    """How much later it may be known that a node is gone than that others have lost it."""
+
+    def starts(
+        self, launch: "Launch", config: ExperimentConfig, directory: Path, say: Callable[[str], None]
+    ) -> AbstractAsyncContextManager[Sequence[Start]]:
+        """What starts each node, by rank; what it needs is there for the length of the block."""
+        ...
+
+
+class Here:
+    patience_seconds = 0.0
+
+    @asynccontextmanager
+    async def starts(
+        self, launch: "Launch", config: ExperimentConfig, directory: Path, say: Callable[[str], None]
+    ) -> AsyncIterator[Sequence[Start]]:
+        with TemporaryDirectory(prefix="ringwide-") as temporary:
+            peers = Path(temporary, "peers.txt")
+            write_peers(peers, free_ports(config.nodes, random.Random()))
+            yield [node_command(launch, directory, peers, rank) for rank in range(config.nodes)]
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """What all variants of an experiment have in common."""
@@ -37,6 +65,7 @@ class Launch:
     out: TextIO
     halt: Halt
     resume: Path | None = None
+    place: Place = field(default_factory=Here)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +108,28 @@ async def _watched(launch: Launch, board: Board, recorder: Recorder, out: TextIO
         if message := decode(line):
             recorder.hear(rank, message)
 
-    with TemporaryDirectory(prefix="ringwide-") as temporary, view_for(board, out) as view:
-        peers = Path(temporary, "peers.txt")
-        write_peers(peers, free_ports(board.nodes, random.Random()))
-        commands = [node_command(launch, recorder.directory, peers, rank) for rank in range(board.nodes)]
-        return await _shown(
-            board, view, launch.halt, run_fleet(commands, hear, halt=launch.halt, can_stop=board.has_begun)
+    with view_for(board, out) as view:
+        return await _shown(board, view, launch.halt, _run(launch, board, recorder.directory, hear, view.say))
+
+
+async def _run(
+    launch: Launch, board: Board, directory: Path, hear: Callable[[int, str], None], say: Callable[[str], None]
+) -> Ending:
+    place, halt = launch.place, launch.halt
+    async with AsyncExitStack() as stack:
+        preparing = asyncio.ensure_future(stack.enter_async_context(place.starts(launch, board.config, directory, say)))
+        try:
+            await until_any(preparing, halt.asked)
+        finally:
+            asked = not preparing.done()
+            preparing.cancel()  # which does nothing to what is prepared
+            await asyncio.wait({preparing})
+        if asked:
+            if not preparing.cancelled():
+                preparing.exception()  # what went wrong meanwhile is of no interest any more
+            return Ending((), halt.asked.result())
+        return await run_fleet(
+            preparing.result(), hear, halt=halt, can_stop=board.has_begun, patience_seconds=place.patience_seconds
         )
 
 

@@ -2,29 +2,13 @@
 
 import asyncio
 import signal
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ringwide.experiment.fleet.nursery import Child, Task, fork
-
-LAST_WORDS = 20
-LONGEST_LINE = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a node ended. A negative code is the signal that killed it, as in `subprocess`."""
-
-    rank: int
-    code: int
-    last_words: tuple[str, ...]
-
-    def __str__(self) -> str:
-        if self.code >= 0:
-            return f"node {self.rank} ended with exit code {self.code}"
-        return f"node {self.rank} was killed by {name_of_signal(-self.code)}"
+from ringwide.experiment.fleet.seam import Exit
+from ringwide.experiment.fleet.words import Words, each_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +18,16 @@ class Command:
     task: Task
     error_log: Path | None = None
 
+    async def start(self, rank: int, on_line: Callable[[str], None]) -> "NodeProcess":
+        return NodeProcess(rank, await fork(self.task), on_line, self.error_log)
+
 
 class NodeProcess:
     def __init__(self, rank: int, child: Child, on_line: Callable[[str], None], error_log: Path | None) -> None:
-        self.rank, self._child = rank, child
-        self._words = _Words(error_log)
+        self.rank = rank
+        self._child = child
+        self._words = Words(error_log)
         self._ended = asyncio.ensure_future(self._watch(on_line))
-
-    @classmethod
-    async def start(cls, rank: int, command: Command, on_line: Callable[[str], None]) -> "NodeProcess":
-        return cls(rank, await fork(command.task), on_line, command.error_log)
 
     @property
     def ended(self) -> "asyncio.Future[Exit]":
@@ -52,7 +36,7 @@ class NodeProcess:
     async def _watch(self, on_line: Callable[[str], None]) -> Exit:
         try:
             # Not a TaskGroup: what a listener raises is to arrive as it is, not in a group.
-            await asyncio.gather(_each_line(self._child.output, on_line), _each_line(self._child.errors, self._words))
+            await asyncio.gather(each_line(self._child.output, on_line), each_line(self._child.errors, self._words))
         except Exception:
             self.signal(signal.SIGKILL)  # nobody listens any more
             await self._child.wait()
@@ -63,44 +47,3 @@ class NodeProcess:
 
     def signal(self, number: int) -> None:
         self._child.signal(number)
-
-
-def name_of_signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # those for real-time use have no names
-        return f"signal {number}"
-
-
-class _Words:
-    """What a node said on standard error: the last of it here, all of it in a file, which exists only if it spoke."""
-
-    def __init__(self, log: Path | None) -> None:
-        self.last: deque[str] = deque(maxlen=LAST_WORDS)
-        self._log = log
-
-    def __call__(self, line: str) -> None:
-        self.last.append(line)
-        if self._log is not None:
-            try:
-                with self._log.open("a", encoding="utf-8") as file:
-                    file.write(f"{line}\n")
-            except OSError:  # a full disk, for example: no reason to end a node that only said something
-                self._log = None
-
-
-async def _each_line(stream: asyncio.StreamReader, then: Callable[[str], None]) -> None:
-    async for line in _lines(stream):
-        then(line)
-
-
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Like iterating the stream, but a line that never ends is cut instead of raising."""
-    rest = b""
-    while chunk := await stream.read(LONGEST_LINE):
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            yield line.decode(errors="replace")
-        rest = rest[-LONGEST_LINE:]
-    if rest:
-        yield rest.decode(errors="replace")

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.file.variants import Variant, write_document
-from ringwide.experiment.fleet.process import name_of_signal
+from ringwide.experiment.fleet.seam import name_of_signal
 from ringwide.experiment.halt import ENDED_BY_SIGNAL
 from ringwide.experiment.messages import Message, encode
 from ringwide.experiment.node.logfile import log_file
