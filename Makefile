@@ -5,10 +5,10 @@ RUN    := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo forerunner test check format faults fuzz soak bench clean
+.PHONY: help setup demo forerunner test check format integrations faults fuzz soak bench clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(READY) ## create .venv and install everything into it (done by the others when needed)
 
@@ -26,23 +26,27 @@ forerunner: $(READY) ## the forerunner's workload, each of its generations for 3
 		$(RUN) -m ringwide run $$file --set report.directory=$$runs || exit; \
 	done && $(RUN) -m ringwide report $$runs/*/ --out $$runs/report.html
 
-test: $(READY) ## everything: format, lint, types, all tests
+test: $(READY) ## everything: format, lint, types, all tests but those of make integrations
 	$(RUN) -m ruff format --check src tests bench
 	$(RUN) -m ruff check src tests bench
 	@# Tests with processes of their own wait a lot, so the others run beside them, and types are looked at meanwhile.
 	$(RUN) -m mypy & types=$$!; $(RUN) -m pytest -m system > .system-tests.txt 2>&1 & system=$$!; \
-	$(RUN) -m pytest -m "not system" -n 2 --dist loadfile; code=$$?; \
+	$(RUN) -m pytest -m "not system and not integrations" -n 2 --dist loadfile; code=$$?; \
 	wait $$system || code=1; cat .system-tests.txt; wait $$types || code=1; exit $$code
 
 check: $(READY) ## format, lint, types, the fast tests (asyncio debug on)
 	$(RUN) -m ruff format --check src tests bench
 	$(RUN) -m ruff check src tests bench
 	$(RUN) -m mypy
-	PYTHONASYNCIODEBUG=1 $(RUN) -m pytest -m "not system"
+	PYTHONASYNCIODEBUG=1 $(RUN) -m pytest -m "not system and not integrations"
 
 format: $(READY) ## rewrite the sources in the house format
 	$(RUN) -m ruff format src tests bench
 	$(RUN) -m ruff check --fix src tests bench
+
+integrations: $(READY) ## installs projects that ringwide works with, Ray for example, and runs the tests with them (5 to 10 minutes)
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray,integrations]'
+	$(RUN) -m pytest -m integrations tests/integrations
 
 faults: $(READY) ## ranks are killed, frozen, cut off, slowed down, their frames damaged: all counts, one table (75 to 90 minutes)
 	$(RUN) -m tests.faults

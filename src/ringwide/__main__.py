@@ -2,15 +2,21 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ringwide import __version__, node
 from ringwide.command import Parser, finish
 
+if TYPE_CHECKING:
+    from ringwide.experiment.fleet.launch import Place
+
 RUN_DESCRIPTION = """\
-Start every node of an experiment as a process of its own on this machine, show how it goes, and leave a report of it in
-runs/NAME-TIME. Ctrl-C or SIGTERM stops all nodes after the same step; the report then tells what was done until then.
+Start every node of an experiment as a process of its own on this machine, or with --on ray on the machines of a Ray
+cluster, show how it goes, and leave a report of it in runs/NAME-TIME. Ctrl-C or SIGTERM stops all nodes after the same
+step; the report then tells what was done until then.
 """
 
 KEYGEN = """\
@@ -30,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser(
-        "run", help="start all nodes of an experiment on this machine", description=RUN_DESCRIPTION
+        "run", help="start all nodes of an experiment, on this machine or a Ray cluster", description=RUN_DESCRIPTION
     )
     run.add_argument("experiment", type=Path, metavar="EXPERIMENT", help="a YAML file, such as configs/quickstart.yaml")
     run.add_argument(
@@ -38,6 +44,11 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--dry-run", action="store_true", help="print the whole configuration and the plan; start nothing")
     run.add_argument("--resume", type=Path, metavar="RUN", help="go on from the last checkpoint of this run")
+    run.add_argument(
+        "--on", choices=("here", "ray"), default="here", help="where nodes run: this machine, or Ray (here)"
+    )
+    run.add_argument("--address", metavar="HOST:PORT", help="with --on ray: its head node (RAY_ADDRESS, or auto)")
+    run.add_argument("--cpus-per-node", type=int, metavar="N", help="with --on ray: CPUs and threads of a node (1)")
     run.set_defaults(command=_run)
 
     report = commands.add_parser("report", help="draw the report of a run anew, or compare several runs")
@@ -87,8 +98,23 @@ def _run(arguments: argparse.Namespace) -> int:
             overrides=arguments.set,
             dry_run=arguments.dry_run,
             resume=arguments.resume,
+            place=_place(arguments),
         )
     )
+
+
+def _place(arguments: argparse.Namespace) -> "Callable[[], AbstractContextManager[Place]]":
+    from ringwide.errors import ConfigError
+    from ringwide.experiment.fleet.launch import Here
+
+    if arguments.on == "ray":
+        from ringwide.experiment.ray.place import on_ray
+
+        return lambda: on_ray(arguments.address, arguments.cpus_per_node)
+    for option, value in (("--address", arguments.address), ("--cpus-per-node", arguments.cpus_per_node)):
+        if value is not None:
+            raise ConfigError(f"{option} {value}: this is about a Ray cluster; add --on ray, or leave it out")
+    return lambda: nullcontext(Here())
 
 
 def _report(arguments: argparse.Namespace) -> int:

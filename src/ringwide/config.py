@@ -293,6 +293,11 @@ class RingConfig(BaseModel):
             checksum=None if self.checksum == "auto" else self.checksum,
         )
 
+    @property
+    def says_who_may_join(self) -> bool:
+        """By a key, by certificates, or by letting everybody in; here, or in the environment."""
+        return self._key_name()[0] is not None or self.tls is not None or self._anybody_may_join()[0]
+
     def _key_name(self) -> tuple[str | None, str]:
         """Which file, and who named it."""
         if self.key_file is not None:

@@ -5,6 +5,7 @@ python -m ringwide.node --rank 0 --peers peers.txt
 
 import argparse
 import json
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds-per-size", type=float, default=0.5, metavar="S", help="how long each size is measured (0.5)"
     )
     parser.add_argument("--run-directory", type=Path, help=argparse.SUPPRESS)  # of the launcher, which hears JSON
+    parser.add_argument("--listener", type=int, help=argparse.SUPPRESS)  # an inherited descriptor, which listens
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -95,7 +97,8 @@ async def _experiment(arguments: argparse.Namespace) -> int:
     variants = load_variants(arguments.config, _overrides(arguments))
     # A model or data of the user's own is looked for beside the experiment, and here.
     sys.path[:0] = [str(arguments.config.resolve().parent), str(Path.cwd())]
-    part = Part(arguments.rank, arguments.peers, arguments.config, Stopping(), arguments.resume)
+    listener = None if arguments.listener is None else socket.socket(fileno=arguments.listener)
+    part = Part(arguments.rank, arguments.peers, arguments.config, Stopping(), arguments.resume, listener)
     if arguments.json:
         return await part.stopping.run(run_and_tell(part, variants, arguments.run_directory))
     return await part.stopping.run(run_alone(part, variants, sys.stdout))

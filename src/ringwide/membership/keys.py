@@ -41,10 +41,15 @@ def make_key_file(path: Path) -> None:
         raise
 
 
+def new_key() -> str:
+    """The text of a key file."""
+    return f"{_LABEL} {secrets.token_hex(KEY_BYTES)}\n"
+
+
 def _write_key(descriptor: int) -> None:
     with open(descriptor, "w", encoding="ascii") as file:
         os.fchmod(file.fileno(), 0o600)  # a umask may have taken more than that away
-        file.write(f"{_LABEL} {secrets.token_hex(KEY_BYTES)}\n")
+        file.write(new_key())
         file.flush()
         os.fsync(file.fileno())
 

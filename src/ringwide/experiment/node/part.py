@@ -1,6 +1,7 @@
 """One node's part in an experiment."""
 
 import multiprocessing
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ class Part:
     experiment: Path  # the file, to name it in errors
     stopping: Stopping
     resume: Path | None = None
+    listener: socket.socket | None = None  # where this node listens already, for one ring
 
 
 async def take_part(
@@ -49,7 +51,7 @@ async def take_part(
     if config.checkpoint.every_steps is not None:
         where = Path(config.checkpoint.directory or directory / "checkpoints")
         checkpoints = Checkpoints(where, every_steps=config.checkpoint.every_steps, keep=config.checkpoint.keep)
-    async with join(rank=part.rank, peers=part.peers, config=config.ring) as ring:
+    async with join(rank=part.rank, peers=part.peers, config=config.ring, listener=part.listener) as ring:
         stop = part.stopping.after_a_step()
         result = await train(
             ring,

@@ -1,0 +1,90 @@
+"""Being connected to a Ray cluster that somebody has started, for the length of a block."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from ringwide.errors import ConfigError, JoinError
+from ringwide.membership.peers import parse_address
+
+VARIABLE = "RAY_ADDRESS"
+AUTO = "auto"
+KNOCK_SECONDS = 10.0
+START = "start one with `ray start --head`, and `ray start --address HOST:6379` on the other machines"
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[None]:
+    """Connected to the cluster at `address`; by default to that of RAY_ADDRESS, or the one that this machine is in."""
+    where, origin = _named(address)
+    require_ray()
+    import ray
+
+    _knock(where, origin)
+    try:
+        # Neither what Ray has to say nor what its workers print belongs between our lines.
+        ray.init(address=where, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        raise _unreachable(where, origin, str(error).partition("\n")[0]) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def require_ray() -> None:
+    if find_spec("ray") is None:
+        raise ConfigError("--on ray: the package ray is not installed; install it with pip install 'ringwide[ray]'")
+
+
+def cpus_of_nodes() -> list[float]:
+    """How many CPUs each Ray node that lives has."""
+    import ray
+
+    return [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+
+
+def free_cpus() -> float:
+    import ray
+
+    free: float = ray.available_resources().get("CPU", 0.0)
+    return free
+
+
+def _named(address: str | None) -> tuple[str, str]:
+    """Which cluster, and who named it."""
+    where, origin = address, "--address"
+    if where is None:
+        where, origin = os.environ.get(VARIABLE) or AUTO, VARIABLE
+    if where == "local":
+        raise ConfigError(f"{origin}: local: without --on ray all nodes run on this machine; or name a cluster")
+    if "://" in where:
+        raise ConfigError(
+            f"{origin}: {where}: the launcher is to be in the cluster itself: run it on one of its machines, by hand or"
+            f" through `ray job submit`, with HOST:PORT of the head node or {AUTO}"
+        )
+    if where != AUTO:
+        parse_address(where, origin)
+    return where, origin
+
+
+def _knock(where: str, origin: str) -> None:
+    """Ray itself would try for minutes."""
+    if where == AUTO:
+        return
+    address = parse_address(where, origin)
+    try:
+        socket.create_connection((address.host, address.port), timeout=KNOCK_SECONDS).close()
+    except OSError as error:
+        raise _unreachable(where, origin, str(error.strerror or error)) from error
+
+
+def _unreachable(where: str, origin: str, problem: str) -> JoinError:
+    if where == AUTO:
+        return JoinError(
+            f"--on ray: this machine is in no Ray cluster, and {VARIABLE} names none: {START}; or name its head node"
+            f" with --address HOST:PORT ({problem})"
+        )
+    return JoinError(f"{origin}: {where}: no Ray cluster answers there: {problem}; {START}")

@@ -1,0 +1,168 @@
+"""A Ray cluster as the place where nodes run: an actor for each, which keeps the node as its child process.
+
+The launcher asks all keepers where they are, lets them listen where the others find them, and tells everybody the
+addresses. Actors and their places belong to the launcher's Ray job: if it dies, Ray ends them, and they their nodes.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ringwide.errors import ConfigError, JoinError
+from ringwide.experiment.config import ExperimentConfig
+from ringwide.experiment.fleet.launch import Launch
+from ringwide.experiment.ray.cluster import connected
+from ringwide.experiment.ray.keeper import EXPERIMENT, OUR_VARIABLES, Keeper
+from ringwide.experiment.ray.orders import Order, Surroundings, our_version
+from ringwide.experiment.ray.placing import Room, room_for
+from ringwide.experiment.ray.remote import RemoteStart, answer
+from ringwide.membership.keys import new_key
+
+LOOPBACK = "127.0.0.1"
+FAREWELL_SECONDS = 5.0
+MOST_CPUS = 1024
+
+
+@contextmanager
+def on_ray(address: str | None, cpus_per_node: int | None) -> Iterator["OnRay"]:
+    cpus = 1 if cpus_per_node is None else cpus_per_node
+    if not 1 <= cpus <= MOST_CPUS:
+        raise ConfigError(f"--cpus-per-node {cpus}: out of range; it goes from 1 to {MOST_CPUS}")
+    with connected(address):
+        yield OnRay(cpus)
+
+
+class OnRay:
+    patience_seconds = 30.0  # Ray needs a while to be sure that a machine is gone
+
+    def __init__(self, cpus_per_node: int) -> None:
+        self._cpus = cpus_per_node
+
+    @asynccontextmanager
+    async def starts(
+        self, launch: Launch, config: ExperimentConfig, directory: Path, say: Callable[[str], None]
+    ) -> AsyncIterator[Sequence[RemoteStart]]:
+        seconds = config.ring.start_timeout_seconds
+        async with room_for(config.nodes, self._cpus, seconds=seconds, say=say) as room:
+            keepers = [_keeper(room, rank, self._cpus) for rank in range(config.nodes)]
+            try:
+                say(placement(room.hosts))
+                yield await self._prepared(_Keepers(keepers, room.hosts, seconds), launch, config, _absolute(directory))
+            finally:
+                await _dismiss(keepers)
+
+    async def _prepared(
+        self, keepers: "_Keepers", launch: Launch, config: ExperimentConfig, directory: Path
+    ) -> list[RemoteStart]:
+        experiment = (directory / EXPERIMENT).read_text(encoding="utf-8")
+        found: list[Surroundings] = await keepers.each("look", [(str(directory), experiment)] * config.nodes)
+        check_surroundings(found, keepers.hosts, launch.resume, config, directory)
+        addresses = listening_hosts([each.machine for each in found], keepers.hosts)
+        peers = await keepers.each("listen", [(host, rank) for rank, host in enumerate(addresses)])
+        everyones = _everyones_order(launch, experiment, peers, self._cpus, config)
+        orders = [
+            replace(everyones, rank=rank, directory=str(directory) if each.sees_directory else None)
+            for rank, each in enumerate(found)
+        ]
+        verbose = config.logging == "verbose"
+        return [
+            RemoteStart(handle, order, host, directory, verbose and order.directory is None, keepers.seconds)
+            for handle, order, host in zip(keepers.handles, orders, keepers.hosts, strict=True)
+        ]
+
+
+def _absolute(directory: Path) -> Path:
+    return directory.absolute()  # as a user sees it: what a link leads to may differ between machines
+
+
+def _everyones_order(
+    launch: Launch, experiment: str, peers: Sequence[str], threads: int, config: ExperimentConfig
+) -> Order:
+    return Order(
+        rank=0,
+        experiment=experiment,
+        directory=None,
+        peers=tuple(peers),
+        working_directory=os.getcwd(),
+        import_from=(str(launch.experiment.resolve().parent), os.getcwd()),
+        resume=str(launch.resume.resolve()) if launch.resume else None,
+        threads=threads,
+        variables={name: value for name, value in os.environ.items() if name.startswith(OUR_VARIABLES)},
+        key=None if config.ring.says_who_may_join else new_key(),
+    )
+
+
+class _Keepers:
+    """All keepers, asked together."""
+
+    def __init__(self, handles: Sequence[Any], hosts: Sequence[str], seconds: float) -> None:
+        self.handles, self.hosts, self.seconds = handles, hosts, seconds
+
+    async def each(self, what: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        asked = [getattr(keeper, what).remote(*each) for keeper, each in zip(self.handles, arguments, strict=True)]
+        return await asyncio.gather(
+            *(
+                answer(reference, f"node {rank} on {host}", what, self.seconds)
+                for rank, (reference, host) in enumerate(zip(asked, self.hosts, strict=True))
+            )
+        )
+
+
+def _keeper(room: Room, rank: int, cpus: int) -> Any:
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    place = PlacementGroupSchedulingStrategy(room.group, placement_group_bundle_index=rank)
+    return ray.remote(Keeper).options(num_cpus=cpus, max_restarts=0, scheduling_strategy=place).remote()
+
+
+async def _dismiss(keepers: Sequence[Any]) -> None:
+    import ray
+
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await asyncio.gather(*(keeper.end.remote() for keeper in keepers), return_exceptions=True)
+    finally:
+        for keeper in keepers:
+            ray.kill(keeper)
+
+
+def listening_hosts(machines: Sequence[str], hosts: Sequence[str]) -> list[str]:
+    """Where each node listens: on loopback if all share a machine, else where Ray itself is reached there."""
+    return [LOOPBACK] * len(machines) if len(set(machines)) == 1 else list(hosts)
+
+
+def placement(hosts: Sequence[str]) -> str:
+    ranks: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        ranks.setdefault(host, []).append(rank)
+    return "on Ray: " + "; ".join(
+        f"node{'s' if len(there) > 1 else ''} {', '.join(map(str, there))} on {host}" for host, there in ranks.items()
+    )
+
+
+def check_surroundings(
+    found: Sequence[Surroundings], hosts: Sequence[str], resume: Path | None, config: ExperimentConfig, directory: Path
+) -> None:
+    for rank, (each, host) in enumerate(zip(found, hosts, strict=True)):
+        if each.version != our_version():
+            raise JoinError(
+                f"node {rank} on {host}: there ringwide is {each.version}, here {our_version()}; install the same on"
+                " all machines of the Ray cluster"
+            )
+        if each.sees_directory:
+            continue
+        if config.checkpoint.every_steps is not None and config.checkpoint.directory is None:
+            raise ConfigError(
+                f"checkpoint.directory: node {rank} on {host} does not see {directory}, where its checkpoints would be;"
+                " name a directory that all machines share, or leave checkpoint.every_steps out"
+            )
+        if resume is not None:
+            raise ConfigError(
+                f"--resume {resume}: node {rank} on {host} does not share this disk, so it cannot read its checkpoint"
+            )
