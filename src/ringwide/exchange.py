@@ -16,7 +16,8 @@ import numpy as np
 from ringwide.buckets import DTYPES, Leaf, Shelf
 from ringwide.codec.codec import Array
 from ringwide.errors import CollectiveAborted, CollectiveMismatch, RemoteProtocolError, RingwideError
-from ringwide.mail.office import AnyLetter, PostOffice
+from ringwide.mail.desk import AnyLetter
+from ringwide.mail.office import PostOffice
 from ringwide.messages import CANCELLED, Parcel, flat_of, nbytes_of, new_outcome, outgoing, settles
 from ringwide.protocol.mail import Space
 

@@ -9,8 +9,9 @@ import numpy as np
 from ringwide.buckets import Leaf, Shelf, carrier_of
 from ringwide.codec.codec import Array
 from ringwide.collective.numbers import bytes_of
+from ringwide.mail.desk import AnyLetter
 from ringwide.mail.letter import Done, Incoming, Outgoing
-from ringwide.mail.office import AnyLetter, PostOffice
+from ringwide.mail.office import PostOffice
 from ringwide.protocol.mail import Space
 
 CANCELLED = "its task was cancelled"
