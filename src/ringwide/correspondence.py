@@ -43,5 +43,13 @@ def correspondence(
         on_lane_ended=dispatcher.parting.other_lane_ended,
     )
     dispatcher.deadlines.mail = dispatcher.parting.mail = office
-    exchanges = Exchanges(office, shelf, rank=rank, compare=compare, called=lambda: dispatcher.called, leaving=leaving)
+    exchanges = Exchanges(
+        office,
+        shelf,
+        rank=rank,
+        size=1 + len(links),
+        compare=compare,
+        called=lambda: dispatcher.called,
+        leaving=leaving,
+    )
     return Correspondence(office, Messages(office, shelf, leaving=leaving), exchanges)

@@ -5,7 +5,8 @@
 2. Each sends its messages, and receives those of the others, under that number.
 3. When all has arrived, and all has left, it is copied to where it belongs.
 
-A rank that fails in between, or is cancelled, tells all others: those that are not through yet fail as well.
+A rank that fails in between, or is cancelled, tells all others. Those that are not through yet pass it on before they
+give up their own messages, so that all name the rank with which it began, whomever they hear first.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import numpy as np
 
 from ringwide.buckets import DTYPES, Leaf, Shelf
 from ringwide.codec.codec import Array
-from ringwide.errors import CollectiveAborted, CollectiveMismatch, RemoteProtocolError, RingwideError
+from ringwide.errors import CollectiveAborted, CollectiveMismatch, RemoteProtocolError
 from ringwide.mail.desk import AnyLetter
 from ringwide.mail.office import PostOffice
 from ringwide.messages import CANCELLED, Parcel, flat_of, nbytes_of, new_outcome, outgoing, settles
@@ -38,11 +39,13 @@ class Exchanges:
         shelf: Shelf,
         *,
         rank: int,
+        size: int,
         compare: Compare,
         called: Callable[[], int],
         leaving: Callable[[], bool],
     ) -> None:
         self._office, self._shelf, self._rank = office, shelf, rank
+        self._ranks = frozenset(map(str, range(size)))
         self._compare, self._called, self._leaving = compare, called, leaving
         self._open: dict[int, asyncio.Future[None]] = {}
         self._names: dict[int, str] = {}
@@ -113,24 +116,28 @@ class Exchanges:
     def _give_up(self, number: int, letters: Sequence[AnyLetter], error: BaseException) -> None:
         cancelled = isinstance(error, asyncio.CancelledError)
         leaving = cancelled and self._leaving()
-        reason = CANCELLED if cancelled else str(error) or repr(error)
-        if not (isinstance(error, CollectiveAborted) and error.number == number):  # else all have been told
-            self._office.give_up_exchange(number, reason, leaving=leaving)
+        by, reason = self._rank, CANCELLED if cancelled else str(error) or repr(error)
+        if isinstance(error, CollectiveAborted) and error.number == number:
+            by, reason = error.by, error.reason
+        self._office.give_up_exchange(number, f"{by} {reason}", leaving=leaving)
         for letter in letters:
             self._office.give_up(letter, reason, leaving=leaving)
 
-    def hear_given_up(self, peer: int, number: int, reason: str) -> None:
-        """Another rank has given up on this exchange."""
+    def hear_given_up(self, peer: int, number: int, words: str) -> None:
+        """Another rank has given up on this exchange, because of a third one perhaps."""
         if number > self._called():
             raise RemoteProtocolError(f"rank {peer} gave up on exchange {number}, which has not begun")
+        by, _, reason = words.partition(" ")
+        if by not in self._ranks:
+            raise RemoteProtocolError(f"rank {peer} gave up on exchange {number} in strange words")
         if number in self._open:
-            settles(self._open[number])(self._aborted(number, peer, reason))
+            settles(self._open[number])(self._aborted(number, int(by), reason))
             return
-        self._given_up[number] = peer, reason  # it is over here, or we still compare what is sent and expected
+        self._given_up[number] = int(by), reason  # it is over here, or we still compare what is sent and expected
         if len(self._given_up) > _REMEMBERED:
             del self._given_up[next(iter(self._given_up))]
 
-    def _aborted(self, number: int, by: int, reason: str) -> RingwideError:
+    def _aborted(self, number: int, by: int, reason: str) -> CollectiveAborted:
         return CollectiveAborted(number=number, what=f"exchange({self._names[number]})", by=by, reason=reason)
 
 

@@ -134,5 +134,6 @@ def settles(outcome: "asyncio.Future[None]") -> Done:
             outcome.set_result(None)
         else:
             outcome.set_exception(error)
+            outcome.exception()  # its task may be cancelled before it hears of it, and asyncio would complain
 
     return settle

@@ -60,7 +60,7 @@ class PostOffice:
         )
         self._on_lane_ended = on_lane_ended
         self.on_exchange_given_up: Callable[[int, int, str], None] = _nobody_exchanges
-        """on_exchange_given_up(peer, number, reason)"""
+        """on_exchange_given_up(peer, number, words)"""
 
     # -- from above
 
@@ -92,9 +92,9 @@ class PostOffice:
             self._withdraw(letter, reason, leaving=leaving)
             self._desk.end(letter, None)
 
-    def give_up_exchange(self, number: int, reason: str, *, leaving: bool = False) -> None:
-        """Tell all that this rank has given up on an exchange."""
-        frame = news(Kind.ABORT, reason, collective=number, epoch=self._desk.epoch)
+    def give_up_exchange(self, number: int, words: str, *, leaving: bool = False) -> None:
+        """Tell all that this rank has given up on an exchange: because of which rank, and why."""
+        frame = news(Kind.ABORT, words, collective=number, epoch=self._desk.epoch)
 
         def tell_all() -> None:
             for peer in self._desk.mail_with:

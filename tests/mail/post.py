@@ -1,0 +1,178 @@
+"""Several post offices in one process: every byte between them moves when a test says so, and not before."""
+
+from collections import deque
+from collections.abc import Callable
+
+from ringwide.errors import PeerLeft, RingwideError
+from ringwide.mail.letter import Incoming, Letter, Outgoing
+from ringwide.mail.office import PostOffice
+from ringwide.protocol.frame import HEADER_BYTES, Header
+from ringwide.protocol.mail import Space
+from ringwide.protocol.stream import FrameReader
+from ringwide.transport.scratch import Scratch
+
+SEGMENT_BYTES, STAGING_BYTES = 64, HEADER_BYTES + 40
+"""So that some payloads are staged, and others land where the office says."""
+
+
+class Clock:
+    """Time passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.later: list[Callable[[], object]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> None:
+        self.later.append(callback)
+
+
+class Way:
+    """From one rank to another: frames that the sender still has, and bytes that have left."""
+
+    def __init__(self, sender: int, hear: Callable[[Header, memoryview], None], land: Callable[[Header], memoryview]):
+        self.peer, self.scratch = sender, Scratch()
+        self.waiting: deque[tuple[bytes, memoryview, Outgoing | None, int]] = deque()
+        self.pipe = bytearray()
+        self.reader = FrameReader(landing=land, arrived=hear, limit_bytes=SEGMENT_BYTES, staging_bytes=STAGING_BYTES)
+
+    def leave(self) -> None:
+        """One frame leaves."""
+        if self.waiting:
+            header, payload, owner, _ = self.waiting.popleft()
+            self.pipe += header + bytes(payload)
+            if owner is not None:
+                owner.sent()
+
+    def arrive(self, count: int) -> None:
+        """So many bytes arrive, if there are as many."""
+        while self.pipe and count:
+            room = self.reader.room()[0]
+            taken = min(len(room), len(self.pipe), count)
+            room[:taken] = self.pipe[:taken]
+            del self.pipe[:taken]
+            count -= taken
+            self.reader.received(taken)
+
+
+class Link:
+    """What one office has of its way to another, and of the way back."""
+
+    def __init__(self, out: Way, back: Way) -> None:
+        self._out, self._back = out, back
+
+    def send_mail(self, header: bytes, payload: memoryview, *, owner: Outgoing, number: int) -> None:
+        self._out.waiting.append((header, payload, owner, number))
+
+    def tell_mail(self, frame: bytes) -> None:
+        self._out.waiting.append((frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:], None, 0))
+
+    def forget_mail(self, number: int) -> None:
+        self._back.reader.divert(number)
+        kept = [entry for entry in self._out.waiting if entry[2] is None or entry[3] != number]
+        self._out.waiting = deque(kept)
+
+
+class Ended:
+    """What letters have ended with, in order."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[Letter, Exception | None] = {}
+
+    def of(self, letter: Letter) -> str:
+        if letter not in self.outcomes:
+            return "open"
+        error = self.outcomes[letter]
+        return "done" if error is None else type(error).__name__
+
+
+class Town:
+    """Ranks that write to each other."""
+
+    def __init__(self, size: int, *, timeout_seconds: float = 100.0, warn_after_seconds: float = 10.0) -> None:
+        self.clock, self.ended, self.size = Clock(), Ended(), size
+        self.opened = 0
+        self.lost: list[tuple[int, Exception]] = []
+        self.ways = {(a, b): self._way(a, b) for a in range(size) for b in range(size) if a != b}
+        self.offices = [
+            PostOffice(
+                rank=rank,
+                links={
+                    peer: Link(self.ways[rank, peer], self.ways[peer, rank]) for peer in range(size) if peer != rank
+                },
+                clock=self.clock,
+                segment_bytes=SEGMENT_BYTES,
+                timeout_seconds=timeout_seconds,
+                warn_after_seconds=warn_after_seconds,
+                on_open=self._note_open,
+                on_lane_ended=lambda peer, reason: self.lost.append((peer, reason)),
+            )
+            for rank in range(size)
+        ]
+
+    def _note_open(self) -> None:
+        self.opened += 1
+
+    def _way(self, sender: int, receiver: int) -> Way:
+        return Way(
+            sender,
+            lambda header, payload: self.offices[receiver].arrived(self.ways[sender, receiver], header, payload),
+            lambda header: self.offices[receiver].landing(self.ways[sender, receiver], header),
+        )
+
+    def send(self, sender: int, to: int, payload: bytes, *, tag: int = 0, dtype: str = "uint8") -> Outgoing:
+        letter = Outgoing(
+            memoryview(bytearray(payload)),
+            to=to,
+            space=Space.MESSAGES,
+            tag=tag,
+            what=f"{dtype}[{len(payload)}]",
+            on_done=lambda error: self._done(letter, error),
+            sender=self.offices[sender],
+        )
+        self.offices[sender].send(letter)
+        return letter
+
+    def receive(
+        self, rank: int, nbytes: int, source: int | None = None, *, tag: int = 0, space: Space = Space.MESSAGES
+    ) -> Incoming:
+        letter = Incoming(
+            source=source,
+            space=space,
+            tag=tag,
+            nbytes=nbytes,
+            what=f"uint8[{nbytes}]",
+            on_done=lambda error: self._done(letter, error),
+            take_memory=lambda: memoryview(bytearray(nbytes)),
+        )
+        self.offices[rank].receive(letter)
+        return letter
+
+    def _done(self, letter: Letter, error: Exception | None) -> None:
+        assert letter not in self.ended.outcomes, "a letter ends once"
+        self.ended.outcomes[letter] = error
+
+    def of(self, letter: Letter) -> str:
+        return self.ended.of(letter)
+
+    def error(self, letter: Letter) -> Exception:
+        error = self.ended.outcomes[letter]
+        assert error is not None
+        return error
+
+    def settle(self) -> None:
+        """Everything arrives that is on its way, and what follows from it."""
+        while any(way.waiting or way.pipe for way in self.ways.values()):
+            for way in self.ways.values():
+                way.leave()
+                way.arrive(1 << 30)
+
+    def say_goodbye(self, rank: int, to: int) -> PeerLeft:
+        error = PeerLeft(rank=rank, reason="it is done")
+        self.offices[to].left(rank, error)
+        return error
+
+    def fail(self, rank: int, error: RingwideError) -> None:
+        self.offices[rank].fail(error)

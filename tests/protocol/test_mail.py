@@ -1,0 +1,117 @@
+"""Which receive gets which message, against a model that is too slow and too simple to be wrong."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringwide.errors import RemoteProtocolError
+from ringwide.protocol.frame import HEADER_BYTES, NEWS_LIMIT_BYTES, Kind, framed, unpack
+from ringwide.protocol.mail import Matching, Offer, Space, dtype_in, numbers_from, read_offer, segments_of
+
+I64 = st.integers(-(2**63), 2**63 - 1)
+OFFERS = st.builds(
+    Offer,
+    number=st.integers(0, 2**64 - 1),
+    space=st.sampled_from([int(space) for space in Space]),
+    tag=I64,
+    nbytes=st.integers(0, 2**64 - 1),
+    what=st.text(max_size=30),
+)
+
+
+@given(OFFERS, st.integers(0, 2**32 - 1))
+def test_an_offer_is_read_as_it_was_written(offer: Offer, epoch: int) -> None:
+    frame = offer.frame(epoch)
+    header = unpack(frame, limit_bytes=0)
+    assert (header.kind, header.epoch, header.payload_bytes) == (Kind.OFFER, epoch, len(frame) - HEADER_BYTES)
+    assert read_offer(header, memoryview(frame)[HEADER_BYTES:]) == offer
+
+
+def test_a_shape_that_is_too_long_is_cut_and_its_dtype_is_not() -> None:
+    offer = Offer(2, 0, 0, 1, f"float32{[1] * 5000}")
+    frame = offer.frame()
+    assert len(frame) == HEADER_BYTES + NEWS_LIMIT_BYTES
+    assert dtype_in(read_offer(unpack(frame, limit_bytes=0), frame[HEADER_BYTES:]).what) == "float32"
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_an_offer_or_a_protocol_error(payload: bytes) -> None:
+    header = unpack(framed(Kind.OFFER, payload, collective=4), limit_bytes=0)
+    try:
+        offer = read_offer(header, payload)
+    except RemoteProtocolError:
+        return
+    assert (offer.number, offer.space) == (4, payload[0])
+
+
+@pytest.mark.parametrize(("nbytes", "segments"), [(0, 0), (1, 1), (64, 1), (65, 2), (128, 2)])
+def test_how_many_segments(nbytes: int, segments: int) -> None:
+    assert segments_of(nbytes, 64) == segments
+
+
+def test_two_ranks_never_use_the_same_number() -> None:
+    ours, theirs = numbers_from(3, 7), numbers_from(7, 3)
+    assert not {next(ours) for _ in range(50)} & {next(theirs) for _ in range(50)}
+
+
+class Model:
+    """Two lists. What fits is looked for from the beginning."""
+
+    def __init__(self) -> None:
+        self.offers: list[tuple[int, Offer]] = []
+        self.receives: list[tuple[int, int | None, int, int]] = []
+
+    def offered(self, peer: int, offer: Offer) -> int | None:
+        for entry in self.receives:
+            if entry[1] in (None, peer) and entry[2:] == (offer.space, offer.tag):
+                self.receives.remove(entry)
+                return entry[0]
+        self.offers.append((peer, offer))
+        return None
+
+    def posted(self, receive: int, source: int | None, space: int, tag: int) -> tuple[int, Offer] | None:
+        for entry in self.offers:
+            if source in (None, entry[0]) and (entry[1].space, entry[1].tag) == (space, tag):
+                self.offers.remove(entry)
+                return entry
+        self.receives.append((receive, source, space, tag))
+        return None
+
+
+ACTS = st.lists(
+    st.tuples(
+        st.sampled_from(["offer", "post", "withdraw", "cancel", "left"]),
+        st.integers(0, 2),  # a rank
+        st.booleans(),  # from anybody?
+        st.integers(0, 1),  # a space
+        st.integers(0, 1),  # a tag
+        st.integers(0, 40),  # which one to withdraw or to cancel
+    ),
+    max_size=40,
+)
+
+
+@given(ACTS)
+def test_receives_get_what_a_simple_model_says(acts: list[tuple[str, int, bool, int, int, int]]) -> None:
+    matching: Matching[int] = Matching()
+    model = Model()
+    for number, (act, peer, anybody, space, tag, which) in enumerate(acts):
+        if act == "offer":
+            offer = Offer(number, space, tag, 1, "uint8[1]")
+            assert matching.offered(peer, offer) == model.offered(peer, offer)
+        elif act == "post":
+            arguments = number, None if anybody else peer, space, tag
+            assert matching.posted(*arguments) == model.posted(*arguments)
+        elif act == "withdraw":
+            found = [entry for entry in model.offers if (entry[0], entry[1].number) == (peer, which)]
+            model.offers = [entry for entry in model.offers if entry not in found]
+            assert matching.withdrawn(peer, which) == bool(found)
+        elif act == "cancel":
+            gone = [entry for entry in model.receives if (entry[0], *entry[2:]) == (which, space, tag)]
+            model.receives = [entry for entry in model.receives if entry not in gone]
+            assert matching.cancelled(which, space, tag) == bool(gone)
+        else:
+            model.offers = [entry for entry in model.offers if entry[0] != peer]
+            matching.left(peer)
+        for rank in range(3):
+            assert matching.unanswered(rank) == sum(entry[0] == rank for entry in model.offers)
