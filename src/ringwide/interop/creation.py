@@ -26,17 +26,27 @@ def form(
     """Meet the other ranks by the store, which all of them have, and form a ring with them."""
     settings = _settings(config, timeout)
     found = find_peers(
-        store,
+        _part_for_one_ring(store, rank),
         rank=rank,
         size=size,
         host=os.environ.get("RINGWIDE_HOST"),
         protected=settings.load_protection().will_do_beyond_loopback,
         towards=_host_of(store),
+        timeout_seconds=settings.start_timeout_seconds,
     )
     behind = background()
     membership = join(rank=rank, peers=found.peers, config=settings, listener=found.listener)
     ring = behind.start_task(membership.__aenter__()).result()
     return RingProcessGroup(ring, membership, store, behind)
+
+
+def _part_for_one_ring(store: Store, rank: int) -> Store:
+    """A group that was destroyed and is made again has the same store, which still knows where the first one listened.
+
+    Each rank counts its turns in the store itself, so one that was started anew meets the others all the same.
+    """
+    turn = store.add(f"ringwide/turns of rank {rank}", 1)
+    return PrefixStore(f"ringwide/turn {turn}", store)
 
 
 def _settings(config: object, timeout: timedelta | None) -> RingConfig:

@@ -15,20 +15,16 @@ from ringwide.interop.creation import form
 from ringwide.interop.work import RingWork
 from ringwide.ring import Ring
 
-_made = 0
-
 
 class RingState:
     """The ring of a hook, formed by the ranks of a group. Every rank of the group makes one."""
 
     def __init__(self, config: RingConfig | None = None, group: dist.ProcessGroup | None = None) -> None:
         """`group`: whose ranks take part, by default all. `config`: by default that of the environment."""
-        global _made
         group = group or dist.group.WORLD
         if group is None:
             raise RuntimeError("RingState needs a group to meet in: call torch.distributed.init_process_group before")
-        _made += 1
-        store = PrefixStore(f"ringwide-hook-{_made}", group.get_group_store())
+        store = PrefixStore("hook", group.get_group_store())
         self._group = form(store, rank=group.rank(), size=group.size(), config=config)
 
     @property

@@ -1,0 +1,36 @@
+"""How groups meet in a store: ranks are threads here, and have a store in memory."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch.distributed import HashStore
+
+import ringwide
+from ringwide.interop.creation import form
+
+
+def formed_and_left(store: HashStore) -> list[float]:
+    """The sum that each of two ranks gets of what they bring."""
+
+    def one_rank(rank: int) -> float:
+        group = form(store, rank=rank, size=2)
+        brought = torch.tensor([rank + 1.0])
+        group.allreduce([brought]).wait()
+        group.shutdown()
+        return brought.item()
+
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(one_rank, range(2)))
+
+
+def test_a_group_that_is_made_again_does_not_look_for_the_first_one() -> None:
+    store = HashStore()
+    assert formed_and_left(store) == [3.0, 3.0]
+    with pytest.raises(ringwide.StartTimeout, match=r"rank 1 \(not in the store\)"):
+        form(store, rank=0, size=2, config=ringwide.RingConfig(start_timeout_seconds=0.1))
+
+
+def test_a_group_can_be_made_again_and_again() -> None:
+    store = HashStore()
+    assert [formed_and_left(store) for _ in range(3)] == [[3.0, 3.0]] * 3
