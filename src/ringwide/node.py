@@ -1,10 +1,12 @@
 """One node: join the ring, check it against known sums and measure it, or take part in an experiment.
 
 python -m ringwide.node --rank 0 --peers peers.txt
+torchrun --nproc-per-node 4 -m ringwide.node
 """
 
 import argparse
 import json
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -15,13 +17,15 @@ from ringwide.command import Parser, finish
 
 if TYPE_CHECKING:  # --help must answer at once, so what takes time to import is imported where it is used
     from ringwide.config import RingConfig
+    from ringwide.membership.place import Place
 
 DEFAULT_SIZES = ["4KiB", "64KiB", "1MiB", "16MiB"]
 LARGEST_SIZE = 16 * 1024**3
 
 DESCRIPTION = """\
-Join the ring as rank N. Without --config: check all-reduce against known sums, measure it and print a table; the exit
-code is 1 if any element was wrong. With --config: take part in that experiment.
+Join the ring as rank N, or without --rank as torchrun, srun, mpirun or RINGWIDE_RANK say. Without --config: check
+all-reduce against known sums, measure it and print a table; the exit code is 1 if any element was wrong. With --config:
+take part in that experiment.
 """
 
 
@@ -33,10 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rank", type=int, required=True, metavar="N", help="which peer this is, from 0")
-    parser.add_argument(
-        "--peers", required=True, metavar="FILE", help="one host:port a line, line n for rank n; or a YAML list"
-    )
+    parser.add_argument("--rank", type=int, metavar="N", help="which peer this is, from 0")
+    parser.add_argument("--peers", metavar="FILE", help="one host:port a line, line n for rank n; or a YAML list")
     parser.add_argument("--config", type=Path, metavar="EXPERIMENT", help="take part in this experiment (YAML)")
     parser.add_argument(
         "--set",
@@ -66,20 +68,33 @@ def run(arguments: argparse.Namespace) -> int:
     return uvloop.run(_check(arguments) if arguments.config is None else _experiment(arguments))
 
 
+def _place(arguments: argparse.Namespace) -> "Place":
+    """Which rank this is. Where nobody can see it in the command, one line says so."""
+    from ringwide.membership.place import find_place
+
+    place = find_place(os.environ, rank=arguments.rank, peers=arguments.peers)
+    if arguments.rank is None and place.rank == 0:
+        print(f"ringwide: {place}", file=sys.stderr, flush=True)
+    return place
+
+
 async def _check(arguments: argparse.Namespace) -> int:
+    from ringwide.experiment.node.others import others_of
     from ringwide.observe import table
     from ringwide.observe.check import Row, check
     from ringwide.ring import join
 
     sizes, seconds = _sizes(arguments.sizes), _seconds(arguments.seconds_per_size)
     config = _ring_config(arguments)
-    shows_rows = arguments.rank == 0 and not arguments.json
+    place = _place(arguments)
+    shows_rows = place.rank == 0 and not arguments.json
 
     def show(row: Row) -> None:
         if shows_rows:
             print(table.line(row), flush=True)
 
-    async with join(rank=arguments.rank, peers=arguments.peers, config=config) as ring:
+    met = await others_of(place).meet(config, "check" if place.rank == 0 else None)
+    async with join(rank=place.rank, peers=met.peers, config=config, listener=met.listener) as ring:
         if shows_rows:
             print(table.header(), flush=True)
         rows = await check(ring, sizes, seconds_per_size=seconds, on_row=show)
@@ -90,17 +105,21 @@ async def _check(arguments: argparse.Namespace) -> int:
 
 async def _experiment(arguments: argparse.Namespace) -> int:
     from ringwide.experiment.file.variants import load_variants
-    from ringwide.experiment.node.alone import run_alone, run_and_tell
+    from ringwide.experiment.node.alone import run_alone, run_and_tell, run_quietly
+    from ringwide.experiment.node.others import others_of
     from ringwide.experiment.node.part import Part
     from ringwide.experiment.node.stopping import Stopping
 
     variants = load_variants(arguments.config, _overrides(arguments))
     # A model or data of the user's own is looked for beside the experiment, and here.
     sys.path[:0] = [str(arguments.config.resolve().parent), str(Path.cwd())]
+    place = _place(arguments)
     listener = None if arguments.listener is None else socket.socket(fileno=arguments.listener)
-    part = Part(arguments.rank, arguments.peers, arguments.config, Stopping(), arguments.resume, listener)
+    part = Part(place.rank, others_of(place, listener), arguments.config, Stopping(), arguments.resume)
     if arguments.json:
         return await part.stopping.run(run_and_tell(part, variants, arguments.run_directory))
+    if not part.speaks:
+        return await part.stopping.run(run_quietly(part, variants))
     return await part.stopping.run(run_alone(part, variants, sys.stdout))
 
 

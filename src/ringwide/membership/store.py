@@ -55,7 +55,7 @@ class Board:
         """The lines of all ranks, in order of rank, when all have written theirs."""
         if isinstance(self._store, StoreThatAnswers):
             self._wait_for_all(self._store, heading)
-        return [self._line(heading, rank) for rank in self._ranks]
+        return [self.line(heading, rank) for rank in self._ranks]
 
     def let_others_hear(self) -> None:
         """Before a rank gives up: with rank 0 the store itself may end, and nobody would learn why."""
@@ -92,7 +92,8 @@ class Board:
         except Exception as error:
             raise self._broken(error) from error
 
-    def _line(self, heading: str, rank: int) -> str:
+    def line(self, heading: str, rank: int) -> str:
+        """That of one rank, when it is there."""
         began = time.monotonic()
         try:
             value = self._store.get(_key(heading, rank))

@@ -8,6 +8,7 @@ import yaml
 
 from ringwide.experiment.file.variants import Variant, load_variants
 from ringwide.experiment.fleet.ports import free_ports, write_peers
+from ringwide.experiment.node.others import Listed
 from ringwide.experiment.node.part import Part
 from ringwide.experiment.node.stopping import Stopping
 
@@ -24,4 +25,4 @@ def experiment(directory: Path, nodes: int = 1, **keys: Any) -> list[Variant]:
 
 
 def part(directory: Path, rank: int = 0, stopping: Stopping | None = None) -> Part:
-    return Part(rank, str(directory / "peers.txt"), directory / "e.yaml", stopping or Stopping())
+    return Part(rank, Listed(str(directory / "peers.txt")), directory / "e.yaml", stopping or Stopping())

@@ -2,7 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -25,20 +25,34 @@ from ringwide.training.progress import Result
 async def run_and_tell(part: Part, variants: Sequence[Variant], directory: Path | None) -> int:
     """Say everything as JSON, one object a line: whoever listens, a launcher for example, records it."""
     for variant in variants:
-        where = new_directory(variant.config, datetime.now()) if directory is None else directory
-        if code := await _run_told(part, variant.config, where):
+        if code := await _run_told(part, variant.config, directory, lambda message: print(encode(message), flush=True)):
             return code
     return 0
 
 
-async def _run_told(part: Part, config: ExperimentConfig, directory: Path) -> int:
+async def run_quietly(part: Part, variants: Sequence[Variant]) -> int:
+    """Say nothing: rank 0 does, for all."""
+    for variant in variants:
+        if code := await _run_told(part, variant.config, None, lambda _: None):
+            return code
+    return 0
+
+
+async def _run_told(
+    part: Part, config: ExperimentConfig, directory: Path | None, say: Callable[[Message], None]
+) -> int:
+    met = None
+    if not part.speaks:
+        met = await part.meet(config, None)
+        directory = Path(config.report.directory, met.run)
+    directory = directory or new_directory(config, datetime.now())
     with log_file(_log_path(config, directory, part.rank)) as log:
 
         def tell(message: Message) -> None:
-            print(encode(message), flush=True)
+            say(message)
             log.hear(message)
 
-        result = (await take_part(part, config, directory, tell))[part.rank]
+        result = (await take_part(part, config, directory, tell, met))[part.rank]
         tell(result)
     return _exit_code(result)
 

@@ -1,7 +1,6 @@
 """One node's part in an experiment."""
 
 import multiprocessing
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +10,8 @@ import numpy as np
 from ringwide.errors import ConfigError
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.messages import Message, decode, encode
+from ringwide.experiment.node.others import Met, Others
 from ringwide.experiment.node.stopping import Stopping
-from ringwide.membership.peers import load_peers
 from ringwide.observe.memory import peak_bytes, shared_out_bytes
 from ringwide.ring import Ring, join
 from ringwide.training.progress import Result
@@ -30,18 +29,30 @@ class Part:
     """Which node this is, in what, and how it is asked to stop."""
 
     rank: int
-    peers: str
+    others: Others
     experiment: Path  # the file, to name it in errors
     stopping: Stopping
     resume: Path | None = None
-    listener: socket.socket | None = None  # where this node listens already, for one ring
+
+    @property
+    def speaks(self) -> bool:
+        """Does this node show and record how the run goes? One of those that were started together is enough."""
+        return self.rank == 0 or not self.others.together
+
+    async def meet(self, config: ExperimentConfig, run: str | None) -> Met:
+        if self.others.size != config.nodes:
+            raise ConfigError(
+                f"{self.experiment}: nodes: {config.nodes}: but {self.others.counted_in}; make them equal, "
+                f"as with --set nodes={self.others.size}"
+            )
+        return await self.others.meet(config.ring, run)
 
 
 async def take_part(
-    part: Part, config: ExperimentConfig, directory: Path, tell: Callable[[Message], None]
+    part: Part, config: ExperimentConfig, directory: Path, tell: Callable[[Message], None], met: Met | None = None
 ) -> dict[int, Result]:
     """Train with the others. `tell` hears of this node alone; at the end every node knows how it went on each."""
-    _require_as_many_peers(part, config)
+    met = met or await part.meet(config, directory.name)
     # Imported before joining: it takes seconds, in which a member of a ring would keep the others waiting.
     from ringwide.experiment.fleet import preload
     from ringwide.training.checkpoint import Checkpoints
@@ -51,7 +62,7 @@ async def take_part(
     if config.checkpoint.every_steps is not None:
         where = Path(config.checkpoint.directory or directory / "checkpoints")
         checkpoints = Checkpoints(where, every_steps=config.checkpoint.every_steps, keep=config.checkpoint.keep)
-    async with join(rank=part.rank, peers=part.peers, config=config.ring, listener=part.listener) as ring:
+    async with join(rank=part.rank, peers=met.peers, config=config.ring, listener=met.listener) as ring:
         stop = part.stopping.after_a_step()
         result = await train(
             ring,
@@ -64,14 +75,6 @@ async def take_part(
         )
         siblings = config.nodes if multiprocessing.parent_process() else 0  # forked by a launcher, or alone
         return await _everyones(ring, await _with_memory(ring, result, preload.OF_TORCH, siblings))
-
-
-def _require_as_many_peers(part: Part, config: ExperimentConfig) -> None:
-    named = len(load_peers(part.peers))
-    if named != config.nodes:
-        raise ConfigError(
-            f"{part.experiment}: nodes: {config.nodes}: but {part.peers} names {named} peers; make them equal"
-        )
 
 
 async def _with_memory(ring: Ring, result: Result, of_torch: int, siblings: int) -> Result:
