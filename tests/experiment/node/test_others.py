@@ -105,8 +105,7 @@ def test_peers_and_size_must_agree(tmp_path: Path) -> None:
 
 
 async def test_nodes_that_were_started_together_leave_one_report(store: MemoryStore, tmp_path: Path) -> None:
-    checkpoint = {"every_steps": 3}
-    variants = experiment(tmp_path, nodes=2, sweep={"ring.lanes": [1, 2]}, checkpoint=checkpoint, logging="verbose")
+    variants = experiment(tmp_path, nodes=2, sweep={"ring.lanes": [1, 2]}, checkpoint={"every_steps": 3})
     parts = [Part(rank, AtAStore(place(rank)), tmp_path / "e.yaml", Stopping()) for rank in range(2)]
     assert [part.speaks for part in parts] == [True, False]
     said = io.StringIO()
@@ -116,7 +115,6 @@ async def test_nodes_that_were_started_together_leave_one_report(store: MemorySt
     runs = sorted((tmp_path / "runs").iterdir())
     assert said.getvalue().count("all nodes hold the same parameters") == len(runs) == 2
     for run in runs:
-        assert {path.name for path in run.glob("node-*.log")} == {"node-0.log", "node-1.log"}
         assert (run / "results.json").exists()
         assert {path.name for path in (run / "checkpoints").iterdir()} == {
             "step-000000003.pt",
