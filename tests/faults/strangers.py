@@ -1,7 +1,8 @@
 """Those who connect to ranks and are none: a process of its own, so that only what they do to the ring is measured.
 
-`python -m tests.faults.strangers PORT...` reads `go` and `pause` from its input, a line each. When it has paused, and
-all strangers have hung up, it says how many there have been so far. It leaves the cores to the ranks.
+`python -m tests.faults.strangers AT_A_TIME NICE PORT...` reads `go` and `pause` from its input, a line each. When it
+has paused, and all strangers have hung up, it says how many there have been so far. Being nice, it leaves the cores to
+the ranks.
 """
 
 import asyncio
@@ -15,9 +16,7 @@ from contextlib import suppress
 
 from ringwide.protocol.frame import MAGIC, VERSION, Kind
 
-AT_A_TIME = 400
 LONGEST_SECONDS = 8.0
-PATIENCE = 10  # as `nice` counts it
 _HEADER = struct.Struct("<HBBBBHIIQQIQI")
 
 
@@ -67,13 +66,13 @@ SLOWLY_SHARE = 1 / (len(KINDS) + 1)
 class Strangers:
     """So many at a time, as long as they may."""
 
-    def __init__(self, ports: list[int], seed: int) -> None:
-        self._ports, self._chance = ports, random.Random(seed)
+    def __init__(self, ports: list[int], at_a_time: int, seed: int) -> None:
+        self._ports, self._at_a_time, self._chance = ports, at_a_time, random.Random(seed)
         self._crowd: list[asyncio.Task[None]] = []
         self.count = 0
 
     def go(self) -> None:
-        self._crowd = [asyncio.create_task(self._one_after_the_other()) for _ in range(AT_A_TIME)]
+        self._crowd = [asyncio.create_task(self._one_after_the_other()) for _ in range(self._at_a_time)]
 
     async def pause(self) -> None:
         for task in self._crowd:
@@ -105,12 +104,12 @@ class Strangers:
             await asyncio.sleep(1)
 
 
-async def main(ports: list[int]) -> None:
-    strangers = Strangers(ports, seed=0)
+async def main(at_a_time: int, nice: int, *ports: int) -> None:
+    strangers = Strangers(list(ports), at_a_time, seed=0)
     orders = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
-    os.nice(PATIENCE)
+    os.nice(nice)
     print("ready", flush=True)
     while order := (await orders.readline()).strip():
         if order == b"go":
@@ -121,4 +120,4 @@ async def main(ports: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main([int(port) for port in sys.argv[1:]]))
+    asyncio.run(main(*map(int, sys.argv[1:])))

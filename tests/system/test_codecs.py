@@ -8,7 +8,7 @@ import pytest
 from system import acts, codecs
 from system.fleet import Fleet
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 ALWAYS: dict[str, Any] = {"threshold_bytes": 0, "segment_bytes": "16KiB"}
 LOSSLESS: list[dict[str, Any]] = [
@@ -39,7 +39,7 @@ def test_every_codec_keeps_its_promise_with_the_same_bits_on_every_rank(
 ) -> None:
     configs = [RAW, *({**ALWAYS, **codec, "codec_threads": count} for count in threads for codec in CODECS)]
     with Fleet(codecs.try_codecs, size=size, rings=len(configs), configs=configs, kinds=kinds) as fleet:
-        by_rank = fleet.results(seconds=100)
+        by_rank = fleet.results(seconds=300)
     raw_digests = by_rank[0][0]["digests"]
     for config, *findings in zip(configs, *by_rank, strict=True):
         assert [found["wrong"] for found in findings] == [[]] * size, config
@@ -60,7 +60,7 @@ def is_used(config: dict[str, Any], used: list[str]) -> bool:
 def test_a_rank_that_is_killed_while_codecs_are_at_work_is_named(codec: dict[str, Any], threads: int) -> None:
     settings = {**codec, "threshold_bytes": 0, "codec_threads": threads}
     with Fleet(acts.lose_a_rank, size=3, victim=1, megabytes=32, settings=settings) as fleet:
-        outcomes = fleet.outcomes(seconds=30)
+        outcomes = fleet.outcomes(seconds=300)
     assert outcomes[1].exit_code == -signal.SIGKILL
     for outcome in (outcomes[0], outcomes[2]):
         assert outcome.exit_code == 0, outcome.complaints

@@ -19,7 +19,7 @@ from tests.faults.programme import ROWS
 from tests.faults.rows.row import Row, Terms
 from tests.faults.soak import soak
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 SHORT = Terms(
     suspect_after_seconds=1.0,
@@ -32,8 +32,10 @@ SHORT = Terms(
     sizes=(2, 4),
     damaged_frames=20,
     strangers=40,
+    strangers_at_a_time=100,
+    strangers_nice=0,
     window_seconds=0.3,
-    patience_seconds=20,
+    patience_seconds=100,
 )
 SOAKED = 2500
 RUNS = {"strangers": 1, "strangers-open": 0, "slow-bandwidth": 1}

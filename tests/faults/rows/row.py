@@ -25,6 +25,8 @@ class Terms:
     sizes: tuple[int, ...] = (2, 3, 4, 8)
     damaged_frames: int = 100  # of one run
     strangers: int = 10_000
+    strangers_at_a_time: int = 400
+    strangers_nice: int = 10  # so that only what they do to the ring is measured; on a busy machine they would starve
     patience_seconds: float = 120.0  # with a rank that may hang
     window_seconds: float = 5.0  # with strangers, and without them
 

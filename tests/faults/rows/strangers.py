@@ -5,12 +5,14 @@ import random
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.faults.crew import PATIENCE_SECONDS, ROOT
 from tests.faults.outcome import Bar, Run
+from tests.faults.rank import Answer
 from tests.faults.rows.protection import settings_of
 from tests.faults.rows.row import MIB, Play, Row, Terms
 from tests.faults.stage import Cast, Stage
@@ -19,6 +21,9 @@ SIZE = 2
 COUNT = 64 * 1024  # float32: 256 KiB
 QUIET_SECONDS = 3.0
 """After that a rank has noticed that all strangers have hung up, those as well that it had not even seen."""
+MOST_QUIET_SECONDS = 30.0
+"""... or after that, on a machine that is busy with something else."""
+COUNTED = ("descriptors", "tasks", "threads")
 MOST_GROWTH_BYTES = 8 * MIB
 RATIO = "median step, with strangers / without"
 
@@ -27,7 +32,7 @@ def playing(protection: str) -> Play:
     async def play(stage: Stage, run: Run, chance: random.Random, terms: Terms) -> None:
         async with stage.ring(SIZE, run, **(settings_of(protection) if protection else {})) as cast:
             steps = await _steps_of_a_window(cast, run, terms)
-            async with _strangers(cast.ports) as strangers:
+            async with _strangers(cast.ports, terms) as strangers:
                 await _interleaved(cast, run, strangers, steps, terms.strangers)
 
     return play
@@ -48,7 +53,7 @@ async def _interleaved(cast: Cast, run: Run, strangers: "_Strangers", steps: int
         strangers.order("pause")
         count = int(await strangers.answer())
         await asyncio.sleep(QUIET_SECONDS)
-    after = await cast.on_all("figures")
+    after = await _figures_in_the_end(cast, before)
     run.times[RATIO] = statistics.median(visited) / statistics.median(alone)
     run.notes["strangers"] += count
     run.notes["steps"] += len(alone) + len(visited)
@@ -57,9 +62,20 @@ async def _interleaved(cast: Cast, run: Run, strangers: "_Strangers", steps: int
         run.notes["KiB more memory"] += growth // 1024
         if growth > MOST_GROWTH_BYTES:
             run.complain(f"rank {rank} has grown by {growth / MIB:.1f} MiB")
-        for name in ("descriptors", "tasks", "threads"):
+        for name in COUNTED:
             if figures[name] > before[rank][name]:
                 run.complain(f"rank {rank} has {figures[name]} {name} instead of {before[rank][name]}")
+
+
+async def _figures_in_the_end(cast: Cast, before: dict[int, Answer]) -> dict[int, Answer]:
+    """What is left of strangers goes when they have been noticed to have gone; what was lost stays."""
+    deadline = time.monotonic() + MOST_QUIET_SECONDS
+    while True:
+        figures = await cast.on_all("figures")
+        more = any(one[name] > before[rank][name] for rank, one in figures.items() for name in COUNTED)
+        if not more or time.monotonic() > deadline:
+            return figures
+        await asyncio.sleep(QUIET_SECONDS)
 
 
 async def _window(cast: Cast, run: Run, steps: int) -> list[float]:
@@ -90,9 +106,10 @@ class _Strangers:
 
 
 @asynccontextmanager
-async def _strangers(ports: list[int]) -> AsyncIterator[_Strangers]:
+async def _strangers(ports: list[int], terms: Terms) -> AsyncIterator[_Strangers]:
     pipe: Any = subprocess.PIPE
-    command = [sys.executable, "-m", "tests.faults.strangers", *map(str, ports)]
+    words = [terms.strangers_at_a_time, terms.strangers_nice, *ports]
+    command = [sys.executable, "-m", "tests.faults.strangers", *map(str, words)]
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=pipe, stdout=pipe)
     try:
         strangers = _Strangers(process)
