@@ -267,7 +267,7 @@ async def test_a_rank_that_answers_at_anothers_address_is_named() -> None:
     errors = await outcomes_of(
         member(1, peers, listen=peers[0], start_timeout_seconds=3), member(2, peers, start_timeout_seconds=3)
     )
-    assert all(isinstance(error, ringwide.JoinError | ringwide.PeerLeft) for error in errors)
+    assert all(isinstance(error, ringwide.JoinError | ringwide.PeerLeft) for error in errors), errors
     named = {error.field for error in errors if isinstance(error, ringwide.Disagreement)}
     assert named & {f"rank at {peers[0]} in the peers file", "rank (each rank must be started once)"}
 
