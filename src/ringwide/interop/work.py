@@ -5,6 +5,8 @@ Rules, each learnt from a crash:
   good. Its work fails instead, when somebody waits for it.
 - DDP waits for the work's future, not for the work, and a future that was given an exception ends the process. So ours
   succeeds with nothing, and the one we hand out follows it (`then`) and raises there.
+- What follows a future is done by whoever makes it succeed, and may wait for another operation: so never by the loop's
+  thread.
 """
 
 import threading
@@ -16,6 +18,7 @@ import torch
 from torch._C._distributed_c10d import Work
 
 from ringwide.background import Pending
+from ringwide.interop.following import follow
 
 _NO_TIMEOUT = timedelta(0)
 _FOLLOWING = threading.Lock()  # one for all: hardly ever do two threads ask at the same time
@@ -67,7 +70,7 @@ class RingWork(Work):
 
     def _follow(self) -> "torch.futures.Future[list[torch.Tensor]]":
         ended: torch.futures.Future[None] = torch.futures.Future()
-        when_all_done(self._pendings, lambda: ended.set_result(None))
+        when_all_done(self._pendings, lambda: follow(lambda: ended.set_result(None)))
         return ended.then(self._outcome)
 
     def _outcome(self, _: object) -> list[torch.Tensor]:

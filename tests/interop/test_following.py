@@ -1,0 +1,53 @@
+"""What follows an operation: done at once, even if everything before it still waits."""
+
+import os
+import threading
+
+import pytest
+
+from ringwide.interop.following import Followers, follow
+
+PATIENCE_SECONDS = 60
+
+
+def test_things_that_wait_for_later_ones_do_not_keep_them_from_being_done() -> None:
+    followers, steps = Followers(), [threading.Event() for _ in range(20)]
+    ended = threading.Semaphore(0)
+
+    def wait_for_the_next(number: int) -> None:
+        if number + 1 < len(steps):
+            assert steps[number + 1].wait(PATIENCE_SECONDS)
+        steps[number].set()
+        ended.release()
+
+    for number in range(len(steps)):
+        followers.do(lambda number=number: wait_for_the_next(number))  # type: ignore[misc]
+    for _ in steps:
+        assert ended.acquire(timeout=PATIENCE_SECONDS)
+
+
+def test_threads_are_used_again() -> None:
+    followers, names = Followers(), set()
+    for _ in range(50):
+        done = threading.Event()
+
+        def thing(done: threading.Event = done) -> None:
+            names.add(threading.current_thread())
+            done.set()
+
+        followers.do(thing)
+        assert done.wait(PATIENCE_SECONDS)
+    assert len(names) < 50  # now and then one is not free again yet
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_child_has_followers_of_its_own() -> None:
+    done = threading.Event()
+    follow(done.set)
+    assert done.wait(PATIENCE_SECONDS)
+    child = os.fork()
+    if child == 0:
+        there = threading.Event()
+        follow(there.set)
+        os._exit(0 if there.wait(PATIENCE_SECONDS) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
