@@ -11,6 +11,7 @@ from tests.interop.cases import (
     training,
     waiting,
 )
+from tests.interop.limits import is_tried
 from tests.interop.world import Play
 
 FAMILIES = (
@@ -26,3 +27,12 @@ FAMILIES = (
     beginning.ONCE_MORE,
 )
 CASES: dict[str, Play] = {name: play for family in FAMILIES for name, play in family.cases.items()}
+
+# torchrun is another way to begin, and what has begun is the same. Every process of its own imports torch.
+WITH_TORCHRUN = (beginning.FAMILY, objects.FAMILY, groups.FAMILY, training.FAMILY, beginning.ONCE_MORE)
+
+
+def cases_of(backend: str, start: str) -> list[str]:
+    """The names of those that are played."""
+    families = WITH_TORCHRUN if start == "torchrun" else FAMILIES
+    return [name for family in families for name in family.cases if is_tried(backend, name)]

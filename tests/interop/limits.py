@@ -29,7 +29,7 @@ GLOO = {
     "spreading: all gather of different lengths": _EQUAL_SIZES,
     "spreading: all gather into tensor stacked": _EQUAL_SIZES,
     "spreading: all to all of a list of different lengths": _EQUAL_SIZES,
-    "beginning again: after all the others": Limit("ranks find addresses of the first world in the store, and hang"),
+    "beginning: several beginnings with the same store": Limit("ranks find the addresses of the first world, and hang"),
 }
 
 RINGWIDE = {

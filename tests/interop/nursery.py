@@ -5,6 +5,7 @@ have ended, is a line with their exit codes. Ranks end with this process, and th
 """
 
 import gc
+import importlib
 import json
 import os
 import signal
@@ -20,8 +21,16 @@ from tests.interop import rank
 
 from ringwide.experiment.fleet.leash import end_with
 
-with suppress(ImportError):
-    import ringwide.interop  # noqa: F401 - registers the backend
+PRELOADED = (  # what cases would import, each rank for itself
+    "ringwide.interop",
+    "ringwide.interop.creation",
+    "torch._dynamo.utils",
+    "torch.distributed.optim",
+    "torch.distributed.tensor",
+    "torch.utils._sympy.reference",
+)
+for module in PRELOADED:
+    importlib.import_module(module)
 
 GRACE_SECONDS = 5  # for the others, after one has failed
 LOOK_SECONDS = 0.02

@@ -11,7 +11,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -97,8 +96,6 @@ def live(task: dict[str, Any]) -> None:
     report.write(event="left")
 
 
-if __name__ == "__main__":  # as torchrun starts it
+if __name__ == "__main__":  # as torchrun starts it; torch itself finds the backend
     end_with(os.getppid())
-    with suppress(ImportError):
-        import ringwide.interop  # noqa: F401 - registers the backend
     live(json.loads(Path(sys.argv[1]).read_text()))
