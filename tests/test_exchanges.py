@@ -141,6 +141,25 @@ async def test_a_rank_that_is_cancelled_in_the_middle_is_named_to_the_others() -
     await on_every_rank(3, act, messages=True)
 
 
+async def test_who_hears_that_another_gave_up_passes_it_on() -> None:
+    """Before it withdraws its own messages: else those that hear of it first would name the wrong rank."""
+
+    async def act(ring: Ring) -> None:
+        office, exchanges = ring._correspond.office, ring._correspond.exchanges  # type: ignore[union-attr]
+        incoming = [np.full(LARGE, -1.0) for _ in range(ring.size)]
+        task = asyncio.create_task(ring.exchange([np.ones(LARGE)] * ring.size, incoming))
+        if ring.rank == 0:
+            while not office.waits:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            exchanges.hear_given_up(1, next(iter(exchanges._open)), "2 it is tired")
+        error = await error_of(task)
+        assert isinstance(error, ringwide.CollectiveAborted)
+        assert (error.by, error.reason) == (2, "it is tired")
+        await ring.barrier()
+
+    await on_every_rank(3, act, messages=True)
+
+
 async def test_one_that_gives_up_before_another_has_compared_is_heard_all_the_same() -> None:
     """Rank 2 knows what all send, but has not begun: what rank 1 says meanwhile is kept for it."""
     gave_up, both = Everyone(2), Everyone(2)

@@ -141,6 +141,7 @@ def test_who_gives_up_hears_no_more_and_the_other_hears_why() -> None:
         assert (error.by, error.reason) == (gives_up, "it is tired")
         if gives_up == 1:
             assert bytes(letters[1].memory) == before  # nothing lands in it any more
+        assert not town.offices[1]._desk.mail_with[0].unwanted  # and both know that nothing more will come
         assert not any(office.waits for office in town.offices)
         again, sent = town.receive(1, len(LONG)), town.send(0, 1, LONG)
         town.settle()
