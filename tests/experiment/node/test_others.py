@@ -72,6 +72,12 @@ async def test_each_ring_and_each_attempt_has_addresses_of_its_own(store: Memory
     assert rings == {"ringwide/node/0/0", "ringwide/node/0/1", "ringwide/node/1/0"}
 
 
+async def test_the_store_stays_as_long_as_what_was_found_there(store: MemoryStore) -> None:
+    """Once nobody but the one who had met at it knew it, and it ended while others still read."""
+    met = await both_meet([AtAStore(place(rank)) for rank in range(2)])
+    assert [one.store for one in met] == [store, store]
+
+
 @pytest.mark.parametrize("name", ["../../etc", "/etc", "..", "", "a\nb", "x" * 400, "."])
 def test_a_name_from_the_store_that_is_a_path_is_refused(name: str) -> None:
     store = MemoryStore()

@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from ringwide.config import RingConfig
@@ -30,6 +30,7 @@ class Met:
     peers: str | list[str]
     listener: socket.socket | None = None
     run: str = ""
+    store: object = None  # held by whoever joins: on rank 0 it would end, while others still read in it
 
 
 class Others(Protocol):
@@ -81,7 +82,7 @@ class AtAStore:
     def __init__(self, place: Place) -> None:
         self._place, self.size = place, place.size or 1
         self.counted_in = f"{place.names[-1]} is {self.size}"
-        self._store: Any = None  # kept: on rank 0 it is the store itself that would end
+        self._store: Any = None
         self._rings = 0
 
     async def meet(self, config: RingConfig, run: str | None) -> Met:
@@ -103,7 +104,8 @@ class AtAStore:
         # Neither ranks that were started again nor a second ring may read the addresses of the first.
         store = below(self._store, f"ringwide/node/{self._place.attempt}/{self._rings}")
         self._rings += 1
-        return meet_at(store, self._place, protected=protected, seconds=seconds, run=run)
+        met = meet_at(store, self._place, protected=protected, seconds=seconds, run=run)
+        return replace(met, store=self._store)
 
 
 def meet_at(store: Store, place: Place, *, protected: bool, seconds: float, run: str | None) -> Met:
