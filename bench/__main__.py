@@ -13,6 +13,7 @@ from bench import (
     memory,
     nonfinite,
     protection,
+    same_host,
     startup,
     training,
 )
@@ -28,6 +29,7 @@ COMMANDS = {
     "logging": (logging, "what silent, normal and verbose logging cost"),
     "protection": (protection, "what checksums, encryption and TLS cost"),
     "nonfinite": (nonfinite, "what looking for NaN and infinity costs"),
+    "same_host": (same_host, "ranks on one machine by TCP and by Unix-domain sockets"),
     "startup": (startup, "importing the package, asking for help"),
 }
 

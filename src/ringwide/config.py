@@ -28,6 +28,7 @@ from ringwide.membership.filenames import concealed, file_named, refuse_keys
 from ringwide.membership.keys import KEYGEN, load_key
 from ringwide.membership.keys import VARIABLE as KEY_VARIABLE
 from ringwide.membership.protection import INSECURE_VARIABLE, Protection
+from ringwide.membership.same_host import SameHost
 from ringwide.transport.encrypted import KEY_BYTES, cipher
 from ringwide.transport.tls import TlsContexts, tls_contexts
 from ringwide.written.checking import Way, checked, overridden
@@ -177,6 +178,11 @@ class RingConfig(BaseModel):
     )
     listen: str | None = Field(
         default=None, description='"host:port" to listen on where it differs from this rank\'s line in the peers file.'
+    )
+    same_host: SameHost = Field(
+        default="auto",
+        description="How ranks on one machine talk: auto, by Unix-domain sockets where they can, else by TCP; tcp; "
+        "or unix, and a rank that is elsewhere is an error.",
     )
     run_id: str = Field(
         default="",

@@ -9,12 +9,13 @@ from dataclasses import replace
 from hashlib import blake2b
 from weakref import WeakSet
 
+from ringwide.membership.doors import open_doors
 from ringwide.membership.gathering import Gathering
-from ringwide.membership.listening import adopted, listen
 from ringwide.membership.liveness import Liveness
 from ringwide.membership.meeting import Terms
 from ringwide.membership.peers import Address
 from ringwide.membership.protection import Protection
+from ringwide.membership.same_host import SameHost
 from ringwide.protocol.handshake import Setting
 from ringwide.protocol.mail import MAIL_LANE
 from ringwide.protocol.vital import VITAL_LANE
@@ -33,13 +34,13 @@ _all: "WeakSet[Connections]" = WeakSet()
 
 
 class Connections:
-    """The links to all other ranks, and the socket on which this rank is found."""
+    """The links to all other ranks, and the sockets on which this rank is found."""
 
     def __init__(self, rank: int, addresses: Sequence[Address], *, sockets: SocketSettings, segment_bytes: int) -> None:
         self._rank, self._addresses = rank, addresses
         self._sockets, self._segment_bytes = sockets, segment_bytes
         self.links = {peer: Link(peer) for peer in range(len(addresses)) if peer != rank}
-        self._listener: socket.socket | None = None
+        self._listeners: tuple[socket.socket, ...] = ()
         self._server: asyncio.Task[None] | None = None
         self._gathering: Gathering | None = None
         self._vitals: Liveness | None = None
@@ -55,6 +56,7 @@ class Connections:
         settings: Mapping[str, Setting],
         door: Address | socket.socket,
         protection: Protection,
+        same_host: SameHost,
         timeout_seconds: float,
     ) -> None:
         """Find the other ranks. `lanes_to` says how many bulk lanes a peer gets beside its express and vital lanes.
@@ -73,13 +75,16 @@ class Connections:
             on_lane=lambda peer, index, wire, sealed: self._add_lane(
                 mail if mail is not None and index == MAIL_LANE else events, vitals, peer, index, wire, sealed
             ),
+            same_host=same_host,
         )
-        beyond = protection.will_do_beyond_loopback
-        if isinstance(door, socket.socket):
-            self._listener = adopted(door, rank=self._rank, beyond_loopback=beyond)
-        else:
-            self._listener = listen(door, rank=self._rank, beyond_loopback=beyond)
-        self._server = asyncio.create_task(gathering.serve(self._listener))
+        self._listeners = open_doors(
+            door,
+            self._addresses[self._rank],
+            rank=self._rank,
+            beyond_loopback=protection.will_do_beyond_loopback,
+            same_host=same_host,
+        )
+        self._server = asyncio.create_task(gathering.serve(*self._listeners))
         await gathering.run(timeout_seconds=timeout_seconds)
 
     def fail(self, error: Exception) -> None:
@@ -122,8 +127,8 @@ class Connections:
                 self._server.cancel()
                 await asyncio.wait([self._server])
         finally:
-            if self._listener is not None:
-                self._listener.close()
+            for listener in self._listeners:
+                listener.close()
 
     async def close(self) -> None:
         """Let the last bytes get there, if that does not take long."""
@@ -140,8 +145,8 @@ class Connections:
     def drop(self) -> None:
         """In a forked child: the connections are its parent's, and would outlive it here."""
         sockets = [lane.socket for link in self.links.values() for lane in link.lanes.values()]
-        for sock in (*sockets, self._listener, *(self._vitals.sockets if self._vitals is not None else ())):
-            if sock is not None and sock.fileno() >= 0:
+        for sock in (*sockets, *self._listeners, *(self._vitals.sockets if self._vitals is not None else ())):
+            if sock.fileno() >= 0:
                 os.close(sock.detach())  # whoever else refers to the socket, the event loop for example
 
 

@@ -453,6 +453,7 @@ class Ring:
             settings={key: getattr(config, key) for key in _MUST_BE_EQUAL},
             door=self._door(listener),
             protection=config.load_protection(),
+            same_host=config.same_host,
             timeout_seconds=config.start_timeout_seconds,
         )
         self._dispatcher.parting.on_over = None

@@ -12,7 +12,6 @@ import pytest
 from membership.strangers import START_SECONDS
 from ringwide.membership.gathering import Gathering
 from ringwide.membership.keys import make_key_file
-from ringwide.membership.peers import Address
 
 TRIES = 4
 
@@ -30,7 +29,7 @@ def start_ends_after_some_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start timeout of START_SECONDS is over when the last rank has dialed all so often, however long it took."""
     timeout, connect = asyncio.timeout, Gathering._try_connect
     begun: list[asyncio.Timeout] = []
-    tries: Counter[Address] = Counter()
+    tries: Counter[int] = Counter()
 
     def noted(seconds: float | None) -> asyncio.Timeout:
         made = timeout(seconds)
@@ -38,14 +37,14 @@ def start_ends_after_some_tries(monkeypatch: pytest.MonkeyPatch) -> None:
             begun.append(made)
         return made
 
-    async def counted(self: Gathering, address: Address) -> socket.socket:
+    async def counted(self: Gathering, peer: int) -> socket.socket | None:
         if begun and self._rank == len(self._addresses) - 1:
-            tries[address] += 1
+            tries[peer] += 1
             if min(tries.values()) > TRIES:  # so many are over
                 for one in begun:
                     with suppress(RuntimeError):  # it has ended already
                         one.reschedule(asyncio.get_running_loop().time())
-        return await connect(self, address)
+        return await connect(self, peer)
 
     monkeypatch.setattr(asyncio, "timeout", noted)
     monkeypatch.setattr(Gathering, "_try_connect", counted)

@@ -83,4 +83,5 @@ async def test_news_for_a_peer_that_has_not_connected_is_dropped() -> None:
 
 async def test_a_link_shows_its_lanes() -> None:
     async with link_of(0, 1) as (link, _):
-        assert repr(link) == "<Link to rank 1: [<Lane 0 to rank 1: 0 queued>, <Lane 1 to rank 1: 0 queued>]>"
+        lanes_shown = "<Lane 0 to rank 1 by tcp: 0 queued>, <Lane 1 to rank 1 by tcp: 0 queued>"
+        assert repr(link) == f"<Link to rank 1: [{lanes_shown}]>"

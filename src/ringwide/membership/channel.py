@@ -2,11 +2,12 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 from ringwide.errors import RemoteProtocolError
+from ringwide.membership.same_host import is_unix, place_of
 from ringwide.protocol.frame import HEADER_BYTES, Kind, check_payload
 from ringwide.protocol.handshake import Difference, check_prefix, read_header
 from ringwide.transport.wire import Wire
@@ -45,6 +46,8 @@ class Channel:
     @property
     def same_host(self) -> bool:
         """Is the other end on this machine?"""
+        if is_unix(self.wire.socket):
+            return True
         there, here = host_of(self.wire.socket), str(self.wire.socket.getsockname()[0])
         return there == here or (there != "" and ip_address(there.partition("%")[0]).is_loopback)
 
@@ -89,23 +92,26 @@ class Channel:
         return bytes(data)
 
 
-async def until_readable(sock: socket.socket) -> None:
+async def until_readable(*sockets: socket.socket) -> None:
+    """Any of them."""
     loop = asyncio.get_running_loop()
-    await _event(sock, loop.add_reader, loop.remove_reader)
+    await _event(sockets, loop.add_reader, loop.remove_reader)
 
 
 async def until_writable(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    await _event(sock, loop.add_writer, loop.remove_writer)
+    await _event((sock,), loop.add_writer, loop.remove_writer)
 
 
-async def _event(sock: socket.socket, add: Callable[..., Any], remove: Callable[..., Any]) -> None:
+async def _event(sockets: Sequence[socket.socket], add: Callable[..., Any], remove: Callable[..., Any]) -> None:
     event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    add(sock, _happened, event)
+    for sock in sockets:
+        add(sock, _happened, event)
     try:
         await event
     finally:
-        remove(sock)
+        for sock in sockets:
+            remove(sock)
 
 
 def _happened(event: "asyncio.Future[None]") -> None:
@@ -116,6 +122,6 @@ def _happened(event: "asyncio.Future[None]") -> None:
 def host_of(sock: socket.socket) -> str:
     """The address at the other end; empty if it has gone."""
     try:
-        return str(sock.getpeername()[0])
+        return place_of(sock) if is_unix(sock) else str(sock.getpeername()[0])
     except OSError:
         return ""

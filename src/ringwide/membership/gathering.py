@@ -11,17 +11,21 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from ringwide.errors import JoinError, RemoteProtocolError, StartTimeout
+from ringwide.errors import ConfigError, JoinError, RemoteProtocolError, StartTimeout
 from ringwide.membership.channel import Channel, HungUp, host_of
+from ringwide.membership.dialing import NoUnixSocket, Place, connect, resolve
 from ringwide.membership.listening import unresolvable
 from ringwide.membership.meeting import Met, Refused, Terms, answer, introduce
 from ringwide.membership.peers import Address
 from ringwide.membership.problems import Problems
 from ringwide.membership.reception import Reception, leisure_after
+from ringwide.membership.same_host import SameHost, is_here, why_not_ours
 from ringwide.membership.strangers import Strangers
 from ringwide.protocol.handshake import Difference, Hello
 from ringwide.protocol.proof import NONCE_BYTES
+from ringwide.transport.sockets import Transport, transport_of
 from ringwide.transport.tls import secured
 from ringwide.transport.wire import PlainWire, Wire
 
@@ -44,11 +48,19 @@ class Gathering:
     """One rank's way into the ring."""
 
     def __init__(
-        self, *, terms: Terms, addresses: Sequence[Address], lanes: Mapping[int, Sequence[int]], on_lane: OnLane
+        self,
+        *,
+        terms: Terms,
+        addresses: Sequence[Address],
+        lanes: Mapping[int, Sequence[int]],
+        on_lane: OnLane,
+        same_host: SameHost,
     ) -> None:
         self._rank, self._terms = terms.rank, terms
         self._addresses, self._lanes, self._on_lane = addresses, lanes, on_lane
         self._missing = {(peer, lane) for peer, indexes in lanes.items() for lane in indexes}
+        self._same_host = same_host
+        self._not_by_unix: set[int] = set()  # who answers there is none of us
         self._problems = Problems()
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[None] = self._loop.create_future()
@@ -62,7 +74,9 @@ class Gathering:
 
     async def run(self, *, timeout_seconds: float) -> None:
         """Return when every connection is there."""
-        tasks = [asyncio.create_task(self._dial_peer(peer)) for peer in self._lanes if peer < self._rank]
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self._dial_peer(peer)) for peer in self._lanes if peer < self._rank
+        ]
         tasks += [asyncio.create_task(self._resolve(peer)) for peer in self._lanes if peer > self._rank]
         tasks.append(asyncio.create_task(self._remind()))
         self._check_complete()
@@ -74,12 +88,12 @@ class Gathering:
         finally:
             await _end(tasks)
 
-    async def serve(self, listener: socket.socket) -> None:
+    async def serve(self, *listeners: socket.socket) -> None:
         """Accept connections for as long as this task runs."""
         reception = Reception(
             rank=self._rank, greet=self._greet, pause_seconds=self._pause_seconds, strangers=self._strangers
         )
-        await reception.serve(listener)
+        await reception.serve(*listeners)
 
     def _pause_seconds(self) -> float:
         return leisure_after(self._dearest_seconds) if self._outcome.done() else 0.0
@@ -90,10 +104,14 @@ class Gathering:
         """A stranger's bytes, or a connection that breaks, cost only that connection."""
         sock.setblocking(False)
         host, nonce = host_of(sock), os.urandom(NONCE_BYTES)
+        if problem := why_not_ours(sock):
+            sock.close()
+            self._strangers.turned_away(host, problem)
+            return
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 channel = Channel(await self._wire(sock, dialed=False))
-                judge = functools.partial(self._judge, host)
+                judge = functools.partial(self._judge, host, transport_of(sock))
                 outcome = await answer(channel, self._terms, judge=judge, nonce=nonce)
         except ConnectionAbortedError as error:
             sock.close()
@@ -107,7 +125,9 @@ class Gathering:
         else:
             self._conclude(outcome, sock, host, dialed=False)
 
-    def _judge(self, host: str, theirs: Hello) -> Difference | None:
+    def _judge(self, host: str, transport: Transport, theirs: Hello) -> Difference | None:
+        if transport == "tcp" and self._same_host == "unix":
+            return Difference("same_host", "tcp", "unix")
         if (theirs.rank, theirs.lane) in self._missing:
             return None
         return Difference(
@@ -123,13 +143,16 @@ class Gathering:
         for lane in self._lanes[peer]:
             pause, hung_up = _FIRST_PAUSE, 0
             while (peer, lane) in self._missing:  # it may be turned away in a crowd, or meet one that is about to end
-                sock = await self._connect(self._addresses[peer])
+                sock = await self._connect(peer)
                 if sock is None:
                     return
+                transport = transport_of(sock)
                 hung_up = 0 if await self._meet(sock, peer, lane) else hung_up + 1
                 if hung_up == _TRIES_IN_VAIN:
                     self._note_problem(peer, self._why_it_hangs_up())
                 if (peer, lane) in self._missing:
+                    if transport == "unix" and hung_up in (0, _TRIES_IN_VAIN):
+                        self._not_by_unix.add(peer)
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -172,40 +195,44 @@ class Gathering:
             return "it hangs up without a word: was it started with key_file or tls, and this rank without?"
         return "it hangs up without a proof that it has our key: is it a rank of this ring, and of this version?"
 
-    async def _connect(self, address: Address) -> socket.socket | None:
-        pause = _FIRST_PAUSE
+    async def _connect(self, peer: int) -> socket.socket | None:
+        pause, in_vain = _FIRST_PAUSE, 0
         while True:
             try:
-                return await self._try_connect(address)
-            except (socket.gaierror, UnicodeError) as error:
-                self.fail(unresolvable(address, error))
-                return None
+                return await self._try_connect(peer)
+            except NoUnixSocket as error:
+                in_vain += 1
+                if in_vain == _TRIES_IN_VAIN:  # it may have listened before it joined
+                    self._note_problem(peer, str(error))
             except OSError as error:
-                logger.debug("dial address=%s error=%s", address, error)
+                logger.debug("dial address=%s error=%s", self._addresses[peer], error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _resolve(self, peer: int) -> None:
+    async def _try_connect(self, peer: int) -> socket.socket | None:
+        place = await self._resolve(peer)
+        if place is None:
+            return None
+        way: SameHost = "tcp" if self._same_host == "auto" and peer in self._not_by_unix else self._same_host
+        return await connect(place, same_host=way, timeout_seconds=HANDSHAKE_SECONDS)
+
+    async def _resolve(self, peer: int) -> Place | None:
         """A name that nobody here dials must be right all the same: a rank that waits for it would wait in vain."""
         address = self._addresses[peer]
         try:
-            await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            place = await resolve(address)
         except (socket.gaierror, UnicodeError) as error:
             self.fail(unresolvable(address, error))
-
-    async def _try_connect(self, address: Address) -> socket.socket:
-        family, kind, proto, _, sockaddr = (
-            await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-        )[0]
-        sock = socket.socket(family, kind, proto)
-        sock.setblocking(False)
-        try:
-            async with asyncio.timeout(HANDSHAKE_SECONDS):
-                await self._loop.sock_connect(sock, sockaddr)
-        except BaseException:
-            sock.close()
-            raise
-        return sock
+            return None
+        if self._same_host == "unix" and not is_here(*place):
+            self.fail(
+                ConfigError(
+                    f"same_host: unix, but rank {peer} ({address}) is not on this machine; "
+                    "use same_host: auto, which takes TCP to ranks elsewhere"
+                )
+            )
+            return None
+        return place
 
     # -- both
 
@@ -257,7 +284,7 @@ class Gathering:
             logger.warning("rank %d is waiting for %s", self._rank, ", ".join(self._missing_names()))
 
 
-async def _end(tasks: "list[asyncio.Task[None]]") -> None:
+async def _end(tasks: "list[asyncio.Task[Any]]") -> None:
     for task in tasks:
         task.cancel()
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):

@@ -1,8 +1,9 @@
-"""Opening the one socket on which this rank is found, and refusing to do so where it is not safe."""
+"""Opening the TCP socket on which this rank is found, and refusing to do so where it is not safe."""
 
 import errno
 import ipaddress
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from ringwide.errors import AddressError, ConfigError
@@ -10,23 +11,36 @@ from ringwide.membership.keys import KEYGEN, VARIABLE
 from ringwide.membership.peers import Address
 from ringwide.membership.protection import INSECURE_VARIABLE
 
-_BACKLOG = 1024
+BACKLOG = 1024
 
 
-def listen(address: Address, *, rank: int, beyond_loopback: bool) -> socket.socket:
-    """A listening socket. Every failure names the address, whose it is, and what would be right."""
-    family, sockaddr = _resolve(address)
+def listen(
+    address: Address,
+    *,
+    rank: int,
+    beyond_loopback: bool,
+    when_bound: Callable[[socket.socket], None] = lambda _: None,
+) -> socket.socket:
+    """A listening socket. Every failure names the address, whose it is, and what would be right.
+
+    `when_bound` is called when the address is ours, and nobody can connect yet.
+    """
+    family, sockaddr = resolved(address)
     if not beyond_loopback and not is_loopback(str(sockaddr[0])):
         raise refusal(str(address), rank=rank)
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port of a run that just ended is free
         sock.bind(sockaddr)
-        sock.listen(_BACKLOG)
+        when_bound(sock)
+        sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError as error:
         sock.close()
         raise AddressError(f"rank {rank} cannot listen on {address}", _explain(error, rank)) from error
+    except BaseException:
+        sock.close()
+        raise
     return sock
 
 
@@ -57,7 +71,7 @@ def refusal(where: str, *, rank: int) -> ConfigError:
     )
 
 
-def _resolve(address: Address) -> tuple[int, tuple[Any, ...]]:
+def resolved(address: Address) -> tuple[int, tuple[Any, ...]]:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import socket
 import traceback
+from collections import deque
 from collections.abc import Callable, Coroutine
 
 from ringwide.membership.channel import host_of, until_readable
@@ -49,12 +50,13 @@ class Reception:
         self._guests: dict[asyncio.Task[None], float] = {}  # since when; the oldest is the first
         self._leaving: set[asyncio.Task[None]] = set()
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Accept connections for as long as this task runs."""
+    async def serve(self, *listeners: socket.socket) -> None:
+        """Accept connections for as long as this task runs. Whoever comes by one or the other has the same places."""
+        doors = deque(listeners)
         try:
             while True:
                 await self._until_somebody_may_come()
-                sock = await self._accept(listener)
+                sock = await self._accept(doors)
                 self._make_room()
                 self._seat(sock)
                 await asyncio.sleep(self._pause_seconds())
@@ -68,12 +70,12 @@ class Reception:
                 return
             await asyncio.wait(self._guests, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _accept(self, listener: socket.socket) -> socket.socket:
+    async def _accept(self, doors: deque[socket.socket]) -> socket.socket:
         while True:
             try:
-                return listener.accept()[0]
-            except (BlockingIOError, InterruptedError):
-                await until_readable(listener)  # not `sock_accept`: cancelled at the wrong moment, it loses a socket
+                if (sock := _who_waits(doors)) is not None:
+                    return sock
+                await until_readable(*doors)  # not `sock_accept`: cancelled at the wrong moment, it loses a socket
             except OSError as error:  # out of descriptors, for example: that may pass
                 logger.warning("rank %d cannot accept a connection: %s", self._rank, error)
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -104,6 +106,17 @@ class Reception:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # a mistake among them is told by `_forget`
+
+
+def _who_waits(doors: deque[socket.socket]) -> socket.socket | None:
+    """The next at any door. They take turns: a crowd at one keeps nobody out at another."""
+    for _ in range(len(doors)):
+        doors.rotate(-1)
+        try:
+            return doors[-1].accept()[0]
+        except (BlockingIOError, InterruptedError):
+            continue
+    return None
 
 
 def _place(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from ringwide.collective.ledger import Ledger, Tally
 from ringwide.membership.slowness import Slowness, SlowRank
 from ringwide.transport.lane import Lane
 from ringwide.transport.link import Link
-from ringwide.transport.sockets import granted_bytes
+from ringwide.transport.sockets import Transport, granted_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class LaneStatistics:
     bytes_received: int
     send_buffer_bytes: int
     receive_buffer_bytes: int
+    transport: Transport = "tcp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ class LinkStatistics:
     late_seconds: float = 0.0  # that collectives here have waited for this rank to call them
     stuck_seconds: float = 0.0  # that they have waited while our bytes were stuck on the way to it
     round_trip_seconds: float | None = None  # of late; none: it was never asked, as nothing had to wait
+
+    @property
+    def transport(self) -> str:
+        """`unix`, `tcp`, or both: a rank that begins to listen in the very moment may be met on either."""
+        return " and ".join(sorted({lane.transport for lane in self.lanes}))
 
     @property
     def bytes_sent(self) -> int:
@@ -114,7 +120,7 @@ def _of_link(link: Link, ledger: Ledger, slowness: Slowness) -> LinkStatistics:
 
 def _of_lane(lane: Lane) -> LaneStatistics:
     granted = (0, 0) if lane.closed else granted_bytes(lane.socket)
-    return LaneStatistics(lane.index, lane.bytes_sent, lane.bytes_received, *granted)
+    return LaneStatistics(lane.index, lane.bytes_sent, lane.bytes_received, *granted, lane.transport)
 
 
 def _of_tallies(tallies: Mapping[int, Tally]) -> tuple[CodecStatistics, ...]:

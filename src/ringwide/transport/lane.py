@@ -22,7 +22,7 @@ from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, Header, seal
 from ringwide.protocol.stream import FrameReader
 from ringwide.transport.scratch import Scratch
-from ringwide.transport.sockets import acknowledge_quickly, granted_bytes, wake_at
+from ringwide.transport.sockets import acknowledge_quickly, granted_bytes, transport_of, wake_at
 from ringwide.transport.wire import Wire
 
 logger = logging.getLogger("ringwide.transport")
@@ -77,6 +77,8 @@ class Lane:
         self._next = 0  # the number of the frame that leaves next
         self.closed = False
         self.socket = wire.socket
+        self.transport = transport_of(self.socket)
+        self._tcp = self.transport == "tcp"
         self._wire = wire
         self._events = events
         self._loop = asyncio.get_running_loop()
@@ -101,7 +103,7 @@ class Lane:
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.queued} queued"
-        return f"<Lane {self.index} to rank {self.peer}: {state}>"
+        return f"<Lane {self.index} to rank {self.peer} by {self.transport}: {state}>"
 
     # -- sending
 
@@ -208,7 +210,7 @@ class Lane:
     def same_host(self) -> bool:
         """Does the peer run on this machine?"""
         try:
-            return bool(self.socket.getpeername()[0] == self.socket.getsockname()[0])
+            return not self._tcp or bool(self.socket.getpeername()[0] == self.socket.getsockname()[0])
         except OSError:  # it is gone already
             return False
 
@@ -223,7 +225,8 @@ class Lane:
         except Exception as error:
             self._end_with(error)
         if self._wire.plain:
-            self._choose_when_to_wake()
+            if self._tcp:
+                self._choose_when_to_wake()
         elif self._wire.unsent and not self.closed:  # reading, too, can make a wire answer
             self._watch_writable(True)
 
@@ -291,7 +294,7 @@ class Lane:
             self._reader.retry()
         except Exception as error:
             self._end_with(error)
-        if self._wire.plain:
+        if self._wire.plain and self._tcp:
             self._choose_when_to_wake()
         self._watch_readable(not (self.closed or self._reader.blocked))
         if self._reading and self._wire.more:
@@ -308,7 +311,7 @@ class Lane:
         return self._events.landing(self, header)
 
     def _arrived(self, header: Header, payload: memoryview) -> None:
-        if self.index:
+        if self.index and self._tcp:
             acknowledge_quickly(self.socket)
         self._events.arrived(self, header, payload)
 

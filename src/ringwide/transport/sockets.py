@@ -1,4 +1,4 @@
-"""Tuning a TCP socket, and reading back what the kernel really granted."""
+"""Tuning a TCP or Unix-domain socket, and reading back what the kernel really granted."""
 
 import logging
 import socket
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fcntl import ioctl
 from struct import unpack
 from termios import TIOCOUTQ
+from typing import Literal
 
 logger = logging.getLogger("ringwide.transport")
 
@@ -13,6 +14,9 @@ _KEEPALIVE_PROBES = 3
 _TCP_CLOSE = 7
 """The state of a connection that was reset, as the kernel numbers it."""
 _warned: set[int] = set()
+
+Transport = Literal["tcp", "unix"]
+"""What carries a connection. A Unix-domain socket never leaves the machine, and has no peer but the process itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,10 @@ class SocketSettings:
     user_timeout_seconds: float
 
 
+def transport_of(sock: socket.socket) -> Transport:
+    return "unix" if sock.family == socket.AF_UNIX else "tcp"
+
+
 def tune(sock: socket.socket, settings: SocketSettings, *, may_be_paused: bool = False) -> None:
     """No delay, large buffers, and a kernel that notices a dead host by itself.
 
@@ -31,12 +39,16 @@ def tune(sock: socket.socket, settings: SocketSettings, *, may_be_paused: bool =
     it may only be computing. The express lane to the same peer notices if the host is gone.
     """
     sock.setblocking(False)
-    if sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    tcp = socket.IPPROTO_TCP
-    sock.setsockopt(tcp, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.buffer_bytes)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.buffer_bytes)
+    _warn_if_less(sock, settings.buffer_bytes)
+    if transport_of(sock) == "tcp":
+        _tune_tcp(sock, settings, may_be_paused)
+
+
+def _tune_tcp(sock: socket.socket, settings: SocketSettings, may_be_paused: bool) -> None:
+    tcp = socket.IPPROTO_TCP
+    sock.setsockopt(tcp, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(tcp, socket.TCP_KEEPIDLE, settings.keepalive_seconds)
     sock.setsockopt(tcp, socket.TCP_KEEPINTVL, max(1, settings.keepalive_seconds // _KEEPALIVE_PROBES))
@@ -44,16 +56,15 @@ def tune(sock: socket.socket, settings: SocketSettings, *, may_be_paused: bool =
     if not may_be_paused:
         sock.setsockopt(tcp, socket.TCP_USER_TIMEOUT, int(settings.user_timeout_seconds * 1000))
     acknowledge_quickly(sock)
-    _warn_if_less(sock, settings.buffer_bytes)
 
 
 def acknowledge_quickly(sock: socket.socket) -> None:
-    """Linux forgets this after a while, so it is asked again after each large frame."""
+    """TCP only. Linux forgets this after a while, so it is asked again after each large frame."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 def wake_at(sock: socket.socket, nbytes: int) -> None:
-    """Readable means from now on: so many bytes are here, or an end, or no room for more."""
+    """TCP only. Readable means from now on: so many bytes are here, or an end, or no room for more."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
 
 
@@ -76,8 +87,10 @@ def _warn_if_less(sock: socket.socket, asked: int) -> None:
 
 
 def unacknowledged_bytes(sock: socket.socket) -> int:
-    """How much was sent that the peer's kernel has not confirmed."""
+    """How much was sent that the peer's kernel has not confirmed. On one machine both have the same kernel."""
     try:
+        if transport_of(sock) == "unix":
+            return 0
         if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE:
             return 0  # after a reset nobody will confirm anything
         return int(unpack("i", ioctl(sock.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0])
