@@ -15,7 +15,7 @@ import pytest
 
 import ringwide
 from local_ring import free_peers, on_every_rank
-from membership.strangers import PATIENCE_SECONDS, hang_up, hello, rest
+from membership.strangers import PATIENCE_SECONDS, START_SECONDS, hang_up, hello, rest
 from membership.test_gathering import formed_ring, forward, member, outcomes_of
 from ringwide import Ring, RingConfig
 from ringwide.membership import gathering
@@ -190,10 +190,11 @@ async def test_unix_does_not_take_in_a_dialer_by_tcp() -> None:
         assert (error.field, {error.ours, error.theirs}) == ("same_host", {"tcp", "unix"})
 
 
+@pytest.mark.usefixtures("start_ends_after_some_tries")
 async def test_unix_does_not_dial_by_tcp() -> None:
     peers = free_peers(2)
     listening = asyncio.create_task(member(0, peers, same_host="tcp"))
-    (error,) = await outcomes_of(member(1, peers, same_host="unix", start_timeout_seconds=2.0))
+    (error,) = await outcomes_of(member(1, peers, same_host="unix", start_timeout_seconds=START_SECONDS))
     assert isinstance(error, ringwide.StartTimeout)
     assert f"rank 0 ({peers[0]}; it listens on TCP, but has no Unix-domain socket for us" in str(error)
     listening.cancel()
@@ -316,18 +317,20 @@ async def test_a_name_ends_with_the_ring() -> None:
 
 async def test_a_forked_child_does_not_keep_the_name() -> None:
     peers = free_peers(1)
-    blocked, release = os.pipe()
+    (blocked, release), (started, starting) = os.pipe(), os.pipe()
     async with ringwide.join(rank=0, peers=peers):
         child = os.fork()
         if child == 0:
             os.close(release)
+            os.write(starting, b"!")
             os.read(blocked, 1)
             os._exit(0)
+        os.read(started, 1)
     try:
         assert shown(name_of(peers[0])) not in names_in_use()
     finally:
-        os.close(release)
-        os.close(blocked)
+        for end in (blocked, release, started, starting):
+            os.close(end)
         os.waitpid(child, 0)  # noqa: ASYNC222 - it ends now
 
 

@@ -404,7 +404,8 @@ async def test_a_closed_lane_takes_nothing_and_reports_nothing(wiring: Wiring) -
         await ends.hearing_there.until_lost()
         assert parcel.told_at == []
         assert ends.hearing_here.losses == []
-        assert repr(ends.here) == "<Lane 1 to rank 1 by tcp: closed>"
+        carrier = "unix" if wiring is Wiring.UNIX else "tcp"
+        assert repr(ends.here) == f"<Lane 1 to rank 1 by {carrier}: closed>"
 
 
 async def test_a_lane_of_many_frames_lets_others_have_their_turn() -> None:

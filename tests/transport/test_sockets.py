@@ -7,8 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from ringwide.transport import sockets
-from ringwide.transport.sockets import SocketSettings, acknowledge_quickly, granted_bytes, tune
-from transport.wire import tcp_pair
+from ringwide.transport.sockets import (
+    SocketSettings,
+    acknowledge_quickly,
+    granted_bytes,
+    transport_of,
+    tune,
+    unacknowledged_bytes,
+)
+from transport.wire import tcp_pair, unix_pair
 
 TCP, SOL = socket.IPPROTO_TCP, socket.SOL_SOCKET
 FAR_TOO_MUCH = 1024 * 1024 * 1024
@@ -84,9 +91,25 @@ def test_quick_acknowledgement_is_asked_for(sock: socket.socket, settings: Socke
     assert sock.getsockopt(TCP, socket.TCP_QUICKACK) == 1
 
 
-def test_a_socket_that_is_not_tcp_is_only_made_non_blocking(settings: SocketSettings) -> None:
-    one, other = socket.socketpair(socket.AF_UNIX)
-    with one, other:
+# -- Unix-domain sockets
+
+
+def test_a_unix_socket_gets_its_buffers_and_does_not_block(settings: SocketSettings) -> None:
+    with unix_pair() as (one, _):
+        one.setblocking(True)
+        assert transport_of(one) == "unix"
+        assert granted_bytes(one) != (128 * 1024, 128 * 1024)
         tune(one, settings)
+        assert granted_bytes(one) == (128 * 1024, 128 * 1024)
         with pytest.raises(BlockingIOError):
             one.recv(1)
+
+
+def test_what_a_unix_socket_has_taken_is_there_although_nobody_has_read_it(sock: socket.socket) -> None:
+    with unix_pair() as (one, other):
+        one.send(bytes(1000))
+        assert unacknowledged_bytes(one) == 0
+        one.close()
+        assert unacknowledged_bytes(one) == 0
+        assert len(other.recv(2000)) == 1000
+    assert transport_of(sock) == "tcp"

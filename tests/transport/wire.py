@@ -1,4 +1,4 @@
-"""Two lanes with a real TCP connection on loopback between them, and what the contract needs to watch them."""
+"""Two lanes with a real connection between them, TCP or a Unix-domain one, and what the contract needs to watch them."""
 
 import asyncio
 import socket
@@ -112,9 +112,21 @@ def tcp_pair(buffer_bytes: int | None = None) -> Iterator[tuple[socket.socket, s
         yield one, other
 
 
-class Wiring(Enum):
-    """What lies between a lane and its socket."""
+@contextmanager
+def unix_pair(buffer_bytes: int | None = None) -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    for sock in (one, other):
+        sock.setblocking(False)
+        if buffer_bytes is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+    with one, other:
+        yield one, other
 
+
+class Wiring(Enum):
+    """What lies between a lane and its peer."""
+
+    UNIX = "unix"
     PLAIN = "plain"
     SEALED = "sealed"
     TLS = "tls"
@@ -163,7 +175,7 @@ async def lanes(
     staging_bytes: int = 0,
     wiring: Wiring = Wiring.PLAIN,
 ) -> AsyncIterator[Ends]:
-    with tcp_pair(buffer_bytes) as sockets:
+    with (unix_pair if wiring is Wiring.UNIX else tcp_pair)(buffer_bytes) as sockets:
         ends = Ends(await wiring.wires(*sockets), index, staging_bytes, wiring is Wiring.SEALED)
         try:
             yield ends
