@@ -134,9 +134,12 @@ async def test_statistics_name_both_if_lanes_differ() -> None:
             assert await dialing == {"tcp and unix"}
 
 
-async def test_who_stands_between_two_ranks_stays_there() -> None:
+@pytest.mark.parametrize("same_port", [False, True])
+async def test_who_stands_between_two_ranks_stays_there(same_port: bool) -> None:
     """The name is of where a rank listens, not of the address in the peers file, which is the proxy's."""
     peers, (inner,) = free_peers(2), free_peers(1)
+    if same_port:
+        inner = f"127.0.0.2:{parse(peers[0])[1]}"
     forwarding = asyncio.create_task(forward(peers[0], inner, connections=3))
     ways = await outcomes_of(transports_of(0, peers, listen=inner), transports_of(1, peers))
     assert ways == [{"tcp"}] * 2

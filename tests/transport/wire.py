@@ -1,4 +1,4 @@
-"""Two lanes with a real connection between them, TCP or a Unix-domain one, and what the contract needs to watch them."""
+"""Two lanes with a real connection between them, TCP or Unix-domain, and what the contract needs to watch them."""
 
 import asyncio
 import socket
