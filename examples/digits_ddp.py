@@ -3,8 +3,8 @@
 torchrun --nproc-per-node 2 examples/digits_ddp.py
 """
 
+import argparse
 import os
-import sys
 import time
 
 import torch
@@ -13,10 +13,8 @@ from sklearn.datasets import load_digits
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-EPOCHS = 20
 
-
-def train(backend: str) -> tuple[float, float]:
+def train(backend: str, epochs: int) -> tuple[float, float]:
     """Seconds of training, and the part of digits never seen before that is read rightly."""
     dist.init_process_group(backend)
     digits = load_digits()
@@ -30,7 +28,7 @@ def train(backend: str) -> tuple[float, float]:
     batches = DataLoader(seen, batch_size=32, sampler=sampler)
 
     began = time.perf_counter()
-    for epoch in range(EPOCHS):
+    for epoch in range(epochs):
         sampler.set_epoch(epoch)
         for image, label in batches:
             optimizer.zero_grad()
@@ -45,8 +43,12 @@ def train(backend: str) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("backends", nargs="*", default=["gloo", "ringwide"])
+    parser.add_argument("--epochs", type=int, default=20)
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for backend in sys.argv[1:] or ["gloo", "ringwide"]:
-        seconds, right = train(backend)
+    for backend in arguments.backends:
+        seconds, right = train(backend, arguments.epochs)
         if os.environ["RANK"] == "0":
             print(f"{backend:8}  {seconds:6.2f} s  {right:.1%} right", flush=True)

@@ -29,8 +29,8 @@ def ranks_named(ranks: Sequence[int]) -> str:
     return ", ".join(f"rank {rank}" for rank in ranks) or "nobody in particular"
 
 
-class RingwideError(Exception):
-    """Anything this package raises on purpose."""
+class RingwideError(RuntimeError):
+    """Anything this package raises on purpose. A RuntimeError, because backends of torch.distributed raise those."""
 
     exit_code = 1
 

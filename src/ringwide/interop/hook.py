@@ -52,8 +52,8 @@ class RingState:
         self.close()
 
 
-def allreduce_hook(state: RingState, bucket: GradBucket) -> "torch.futures.Future[torch.Tensor]":
-    """Averages a bucket over the ranks of the state's ring."""
+def allreduce_hook(state: RingState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages a bucket over the ranks of the state's ring. DDP reads the annotations, and wants no strings there."""
     work = state.average(bucket)
     return work.get_future().then(_only_tensor)
 
