@@ -10,14 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-PATIENCE_SECONDS = 100.0
+PATIENCE_SECONDS = 250.0
 CHILD = "ringwide.experiment.ray.child"
 NODE = {"num_cpus": 4, "object_store_memory": 80 * 1024**2}
 
@@ -27,6 +27,7 @@ def cluster_of_three(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     home = tempfile.mkdtemp(prefix="ray-")  # not deeper: names of sockets below it must not exceed 107 bytes
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning of a change to come
+    Path(home, "ray").mkdir()  # Ray expects it there
     monkeypatch.setenv("TMPDIR", home)  # for what actors that are killed leave
     from ray.cluster_utils import Cluster
 
@@ -48,12 +49,13 @@ def raylet_pid(node: Any) -> int:
 class Launcher:
     """`ringwide run` as a process, and what it starts."""
 
-    def __init__(self, directory: Path, experiment: str, *words: str) -> None:
+    def __init__(self, directory: Path, experiment: str, *words: str, before: Sequence[str] = ()) -> None:
+        """`before`: what stands before the command, to run it elsewhere."""
         self.directory = directory
         (directory / "experiment.yaml").write_text(f"{experiment}report: {{html: false}}\n")
         self._errors = (directory / "errors.txt").open("w")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ringwide", "run", "experiment.yaml", *words],
+            [*before, sys.executable, "-m", "ringwide", "run", "experiment.yaml", *words],
             cwd=directory,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -1,5 +1,6 @@
 """Experiments on a real Ray cluster: what they bring back, and what is left when something is killed."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from integrations.ray_cluster import (
     until,
 )
 
-pytestmark = [pytest.mark.integrations, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integrations, pytest.mark.timeout(600)]
 
 SHORT = "name: t\nnodes: 3\ntraining: {model: linear, data: clusters, steps: 40}\n"
 LONG = "name: t\nnodes: 3\ntraining: {model: linear, data: clusters, seconds: 600}\n"
@@ -172,6 +173,24 @@ def test_too_small_a_cluster_is_said_in_time(tmp_path: Path, cluster: Any) -> No
         require_nothing_left(launcher, cluster)
 
 
+def test_ctrl_c_ends_the_wait_for_room(tmp_path: Path, cluster: Any) -> None:
+    experiment = "name: t\nnodes: 50\nring: {start_timeout_seconds: 3600}\n"
+    with launched(tmp_path, experiment, cluster) as launcher:
+        launcher.until_it_says("^waiting for the Ray cluster")
+        launcher.signal(signal.SIGINT)
+        assert launcher.wait() == 128 + signal.SIGINT
+        assert (launcher.results["status"], launcher.results["reason"]) == ("stopped", "SIGINT")
+        require_nothing_left(launcher, cluster)
+
+
+def test_a_variant_gives_its_room_to_the_next(tmp_path: Path, cluster: Any) -> None:
+    sweep = "sweep: {training.learning_rate: [0.1, 0.05]}\n"
+    with launched(tmp_path, SHORT + sweep, cluster, "--cpus-per-node", "4") as launcher:
+        assert launcher.wait() == 0, launcher.errors
+        require_nothing_left(launcher, cluster)
+    assert sum(line.startswith("all nodes hold the same parameters") for line in launcher.said) == 2
+
+
 def test_where_there_is_no_cluster_none_is_started(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     before = {pid for pid, words in processes() if "raylet" in words[0]}
@@ -179,3 +198,15 @@ def test_where_there_is_no_cluster_none_is_started(tmp_path: Path) -> None:
         assert launcher.wait() == 3
         assert "--address: 127.0.0.1:1: no Ray cluster answers there: Connection refused" in launcher.errors
     assert {pid for pid, words in processes() if "raylet" in words[0]} <= before
+
+
+def test_ray_train_with_our_backend(tmp_path: Path, cluster: Any) -> None:
+    """The script is what a user writes; `backend="ringwide"` is known to torch without an import."""
+    pytest.importorskip("pyarrow", reason="Ray Train needs the extra ray[train]")
+    script = Path(__file__).with_name("ray_train_loop.py")
+    command = [sys.executable, str(script), cluster.address, str(tmp_path)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_SECONDS, check=False)
+    assert answer.returncode == 0, answer.stderr
+    found = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    expected = {"backend": "ringwide", "size": 2, "parameters": [3.0, 1.0], "equal": True, "rings": True}
+    assert found == [expected, expected]

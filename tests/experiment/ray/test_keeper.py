@@ -1,6 +1,7 @@
 """A keeper without Ray: it keeps a real node, which is alone in its ring."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -143,3 +144,29 @@ def test_a_node_does_not_begin_if_its_keeper_is_gone_already(tmp_path: Path) -> 
     nobody = os.getppid()  # the keeper is said to be one that has not started it
     command = [sys.executable, "-m", "ringwide.experiment.ray.child", str(nobody), "", "--rank", "0"]
     assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGKILL
+
+
+KEEPER = """
+import os, subprocess, sys
+words = ["--rank", "0", "--peers", "peers.txt", "--config", sys.argv[1]]
+command = [sys.executable, "-m", "ringwide.experiment.ray.child", str(os.getpid()), "", *words]
+node = subprocess.Popen(command)
+print(node.pid, flush=True)
+node.wait()
+"""
+
+
+def test_a_node_that_does_nothing_ends_with_its_keeper(tmp_path: Path) -> None:
+    """It waits for an experiment that nobody writes: neither a closed pipe nor a lost peer can tell it."""
+    os.mkfifo(experiment := tmp_path / "experiment.yaml")
+    with subprocess.Popen([sys.executable, "-c", KEEPER, experiment], stdout=subprocess.PIPE, text=True) as keeper:
+        assert keeper.stdout is not None
+        node = int(keeper.stdout.readline())
+        with experiment.open("w"):  # returns when the node reads
+            descriptor = os.pidfd_open(node)
+            keeper.kill()
+            gone, _, _ = select.select([descriptor], [], [], 60)
+            if not gone:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            os.close(descriptor)
+    assert gone
