@@ -12,6 +12,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from ringwide.interop import RingState, allreduce_hook
+
 FAMILY = Family("training")
 case = FAMILY.case
 
@@ -187,6 +189,14 @@ def ddp_with_the_bf16_hook(world: World) -> None:
         return default_hooks.bf16_compress_hook(state, bucket)  # type: ignore[arg-type]
 
     _with_hook(world, None, by_another_name, tolerance=5e-2)  # DDP knows its name, and allows it with CUDA only
+
+
+@case
+def ddp_with_the_hook_of_ringwide(world: World) -> None:
+    """Over a ring of its own, whatever backend the group has."""
+    with RingState() as state:
+        _with_hook(world, state, allreduce_hook, tolerance=1e-6)
+        dist.barrier()  # nobody leaves the ring before all are through
 
 
 @case
