@@ -26,6 +26,7 @@ from ringwide.experiment.fleet.leash import end_with
 
 LONGEST_CASE_SECONDS = 60
 LONGEST_START_SECONDS = 90
+A_LONG_TIME = timedelta(minutes=10)  # no deadline of the backend's own comes before the watchdog
 
 
 class NotRefused(AssertionError):
@@ -83,8 +84,8 @@ def live(task: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     report = Report(Path(task["directory"]), rank)
     faulthandler.dump_traceback_later(LONGEST_START_SECONDS, exit=True)
-    dist.init_process_group(backend, timeout=timedelta(seconds=LONGEST_CASE_SECONDS))
-    faulthandler.cancel_dump_traceback_later()
+    dist.init_process_group(backend, timeout=A_LONG_TIME)
+    faulthandler.dump_traceback_later(LONGEST_CASE_SECONDS, exit=True)
     world = World(rank, size, backend)
     if "cases" in task:
         play_all(world, report, task["cases"])

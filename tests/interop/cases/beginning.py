@@ -13,7 +13,7 @@ FAMILY = Family("beginning")
 ONCE_MORE = Family("beginning again")  # played last, when much has been made that was never destroyed
 case = FAMILY.case
 
-PATIENCE = timedelta(seconds=60)
+PATIENCE = timedelta(minutes=10)
 
 
 @case
