@@ -23,6 +23,7 @@ FLOORS = (
     ("collected", "config", "messages", "nonfinite"),  # above the rooms that take plain arguments, never settings
     ("exchange",),
     ("correspondence",),
+    ("engine", "recipes"),
     ("ring", "simulator"),
     ("blocking", "training", "interop"),
     ("experiment",),

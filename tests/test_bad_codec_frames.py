@@ -41,14 +41,14 @@ def encoded(name: str, array: Any = None) -> bytes:
 
 def data(ring: Ring, codec: int, payload: bytes, *, op: str = "mean", claims: int | None = None) -> bytes:
     """The first frame that the villain owes its successor in its next all-reduce, with another payload."""
-    (recipe,) = (found for key, found in ring._recipes.items() if key[0] is Call.ALLREDUCE and key[1] == op)
+    (recipe,) = (found for key, found in ring._recipes._known.items() if key[0] is Call.ALLREDUCE and key[1] == op)
     header = pack_data(
         codec=codec,
         bucket=0,
         hop=1,
         epoch=0,
         segment=2,  # its journey starts at rank 0
-        collective=ring._dispatcher._next,
+        collective=ring._engine.dispatcher._next,
         fingerprint=recipe.plan.fingerprint,
         payload_bytes=len(payload) if claims is None else claims,
     )
@@ -57,7 +57,7 @@ def data(ring: Ring, codec: int, payload: bytes, *, op: str = "mean", claims: in
 
 async def send_whole(ring: Ring, lane: int, sent: bytes) -> None:
     """Past all rules of the own side, straight into the connection."""
-    socket = ring._links[VICTIM].lanes[lane].socket
+    socket = ring._engine.links[VICTIM].lanes[lane].socket
     while sent:
         try:
             sent = sent[socket.send(sent) :]
@@ -237,7 +237,7 @@ async def test_only_rank_0_chooses() -> None:
     async def act(ring: Ring) -> None:
         await all_ready.wait()
         if ring.rank == 2:
-            ring._links[1].tell(news(Kind.CHOICE, "0 lz4 settled it is fast", fingerprint=5))
+            ring._engine.links[1].tell(news(Kind.CHOICE, "0 lz4 settled it is fast", fingerprint=5))
         error = await asyncio.wait_for(error_of(ring.allreduce(numbers(ring.rank))), PATIENCE_SECONDS)
         assert "rank 2 chose a codec" in str(error) or ring.rank == 2
         assert isinstance(error, ringwide.RemoteProtocolError if ring.rank == 1 else ringwide.PeerLost)
@@ -248,10 +248,10 @@ async def test_only_rank_0_chooses() -> None:
 async def test_an_honest_choice_holds_for_the_next_call() -> None:
     async def act(ring: Ring) -> None:
         await ring.allreduce(numbers(ring.rank), "sum")
-        (recipe,) = (found for key, found in ring._recipes.items() if key[0] is Call.ALLREDUCE)
+        (recipe,) = (found for key, found in ring._recipes._known.items() if key[0] is Call.ALLREDUCE)
         await ring.barrier()
         if ring.rank == 0:
-            ring._links[1].tell(
+            ring._engine.links[1].tell(
                 news(Kind.CHOICE, "0 lz4 settled the test says so", fingerprint=recipe.plan.fingerprint)
             )
         await ring.barrier()

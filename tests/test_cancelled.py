@@ -64,7 +64,7 @@ class Moments:
 
     def cancel_at(self, chosen: int, ring: Ring) -> None:
         """The task that is running, when so many moments have passed."""
-        self._task, self._dispatcher = asyncio.current_task(), ring._dispatcher
+        self._task, self._dispatcher = asyncio.current_task(), ring._engine.dispatcher
         self._passed, self._chosen, self.reached = 0, chosen, False
         if not isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop):  # whose callbacks are counted anyway
             self._pass_with_every_turn()

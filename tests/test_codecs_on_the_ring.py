@@ -381,7 +381,7 @@ async def test_a_lost_peer_leaves_tensors_and_errors_as_they_were(threads: int) 
         task = asyncio.create_task(ring.allreduce(mine, bucket="b"))
         if ring.rank == 1:
             await wait_for_bytes(ring, 20_000)
-            for link in ring._links.values():
+            for link in ring._engine.links.values():
                 for lane in link.lanes.values():
                     lane.close()
             await all_know.watch()
@@ -402,8 +402,8 @@ async def test_a_job_that_fails_is_an_error_and_not_a_hang(monkeypatch: pytest.M
     async def act(ring: Ring) -> None:
         await all_ready.wait()
         if ring.rank == 1:
-            assert ring._coder is not None
-            (codec,) = ring._coder._codecs.values()
+            assert ring._engine.coder is not None
+            (codec,) = ring._engine.coder._codecs.values()
             monkeypatch.setattr(codec, "encode", no_memory)
         mine = noise(ring.rank)
         error = await error_of(ring.allreduce(mine))
@@ -657,7 +657,7 @@ class SlowWorld:
         self.seconds = seconds
 
     def install(self, ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
-        coder = ring._coder
+        coder = ring._engine.coder
         assert coder is not None
         finished = coder.finished
 

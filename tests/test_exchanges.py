@@ -104,7 +104,7 @@ async def test_one_that_is_called_something_else_is_a_mismatch() -> None:
 
 async def test_tables_of_many_ranks_are_too_large_for_the_express_lane_and_do_as_well() -> None:
     async def act(ring: Ring) -> None:
-        ring._planner._express_bytes = 32
+        ring._engine.planner._express_bytes = 32
         places = [np.zeros(1) for _ in range(ring.size)]
         await ring.exchange([np.full(1, float(ring.rank))] * ring.size, places)
         assert [float(place[0]) for place in places] == [0, 1, 2]
@@ -123,7 +123,7 @@ async def test_a_rank_that_is_cancelled_in_the_middle_is_named_to_the_others() -
             ring.exchange([parcel(ring.rank, to, LARGE) for to in range(ring.size)], incoming, "parts")
         )
         if ring.rank == 1:
-            while not ring._correspond.office.waits:  # type: ignore[union-attr]  # noqa: ASYNC110
+            while not ring._engine.correspondence.office.waits:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             task.cancel()
             assert isinstance(await error_of(task), asyncio.CancelledError)
@@ -136,7 +136,7 @@ async def test_a_rank_that_is_cancelled_in_the_middle_is_named_to_the_others() -
         await ring.barrier()
         await ring.exchange([parcel(ring.rank, to, LARGE) for to in range(ring.size)], incoming)
         assert torch.equal(incoming[0], parcel(0, ring.rank, LARGE))
-        assert not ring._correspond.office.waits  # type: ignore[union-attr]
+        assert not ring._engine.correspondence.office.waits
 
     await on_every_rank(3, act, messages=True)
 
@@ -145,7 +145,7 @@ async def test_who_hears_that_another_gave_up_passes_it_on() -> None:
     """Before it withdraws its own messages: else those that hear of it first would name the wrong rank."""
 
     async def act(ring: Ring) -> None:
-        office, exchanges = ring._correspond.office, ring._correspond.exchanges  # type: ignore[union-attr]
+        office, exchanges = ring._engine.correspondence.office, ring._engine.correspondence.exchanges
         incoming = [np.full(LARGE, -1.0) for _ in range(ring.size)]
         task = asyncio.create_task(ring.exchange([np.ones(LARGE)] * ring.size, incoming))
         if ring.rank == 0:
@@ -166,7 +166,7 @@ async def test_one_that_gives_up_before_another_has_compared_is_heard_all_the_sa
 
     async def act(ring: Ring) -> None:
         incoming = [np.full(5, -1.0) for _ in range(ring.size)]
-        exchanges = ring._correspond.exchanges  # type: ignore[union-attr]
+        exchanges = ring._engine.correspondence.exchanges
         compare = exchanges._compare
 
         async def late(row: Any, what: str) -> Any:
@@ -180,7 +180,7 @@ async def test_one_that_gives_up_before_another_has_compared_is_heard_all_the_sa
             exchanges._compare = late
         task = asyncio.create_task(ring.exchange([np.ones(5)] * ring.size, incoming))
         if ring.rank == 1:
-            while not ring._correspond.office.waits:  # type: ignore[union-attr]  # noqa: ASYNC110
+            while not ring._engine.correspondence.office.waits:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
@@ -207,7 +207,7 @@ async def test_a_rank_without_memory_is_named_to_the_others(monkeypatch: pytest.
 
         with monkeypatch.context() as patched:
             if ring.rank == 1:
-                patched.setattr(ring._shelf, "take", take)
+                patched.setattr(ring._engine.shelf, "take", take)
             error = await error_of(ring.exchange([np.ones(5)] * ring.size, incoming))
         assert isinstance(error, MemoryError if ring.rank == 1 else ringwide.CollectiveAborted)
         assert ring.rank == 1 or "none left" in str(error)

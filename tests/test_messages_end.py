@@ -21,7 +21,7 @@ LARGE = 4_000_000
 
 
 def cut_connections(ring: Ring) -> None:
-    for link in ring._links.values():
+    for link in ring._engine.links.values():
         for lane in link.lanes.values():
             lane.close()
 
@@ -148,12 +148,12 @@ async def test_while_a_message_is_awaited_signs_of_life_are_asked_for() -> None:
     async def act(ring: Ring) -> None:
         vitals = Vitals()
         if ring.rank == 0:
-            ring._dispatcher.deadlines.vitals = vitals
+            ring._engine.dispatcher.deadlines.vitals = vitals
             first, second = (asyncio.create_task(ring.receive(np.zeros(1), 1, tag)) for tag in (0, 1))
             await vitals.watched.wait()
             await asyncio.wait([first])
             assert not vitals.rested.is_set()
-            ring._dispatcher.parting.silent([1], 10.0)
+            ring._engine.dispatcher.parting.silent([1], 10.0)
             error = await error_of(second)
             assert isinstance(error, ringwide.PeerLost)
             assert "nothing was heard of it for 10 s" in str(error)
@@ -184,7 +184,7 @@ async def test_frames_that_break_the_rules_end_the_ring_and_say_so(frame: bytes,
     async def act(ring: Ring) -> None:
         await ring.barrier()
         if ring.rank == 1:
-            ring._links[0].lanes[lane].socket.send(frame)
+            ring._engine.links[0].lanes[lane].socket.send(frame)
         error = await error_of(ring.receive(np.zeros(1)))
         assert isinstance(error, ringwide.RemoteProtocolError if ring.rank == 0 else ringwide.PeerLost)
         assert ring.rank == 1 or words in str(error)

@@ -56,7 +56,7 @@ async def test_messages_are_protected_too(kind: str, protections: dict[str, dict
             places = [np.zeros(count, np.float32) for _ in others]
             await ring.exchange([numbers(ring.rank, count)] * ring.size, places)
             assert all(np.array_equal(places[other], numbers(other, count)) for other in others)
-        lanes = [link.lanes[MAIL_LANE] for link in ring._links.values()]
+        lanes = [link.lanes[MAIL_LANE] for link in ring._engine.links.values()]
         assert all(lane.sealed == (kind == "checksum") and lane._wire.plain == (kind == "checksum") for lane in lanes)
 
     await on_every_rank(3, act, **protections[kind], messages=True, buffer_bytes=64 * 1024, segment_bytes=300 * 1024)
@@ -87,7 +87,7 @@ async def test_damage_is_an_error_on_every_rank_and_tensors_are_intact(count: in
     async def act(ring: ringwide.Ring) -> str:
         await ring.allreduce(numbers(ring.rank, count), "sum")
         if ring.rank == 0:
-            damage_next(ring._links[1].lanes[lane], frames=1)
+            damage_next(ring._engine.links[1].lanes[lane], frames=1)
         mine = numbers(ring.rank, count)
         error = await error_of(ring.allreduce(mine, "sum"))
         assert np.array_equal(mine, numbers(ring.rank, count))

@@ -523,15 +523,15 @@ async def test_a_call_cancelled_when_it_was_done_but_not_heard_of_harms_nothing(
         if ring.rank:
             await task
             return sorted(set(tensor.tolist())), None
-        conclude = ring._dispatcher._conclude
+        conclude = ring._engine.dispatcher._conclude
 
         def conclude_and_cancel(collective: Any) -> None:
             conclude(collective)
             task.cancel()
 
-        ring._dispatcher._conclude = conclude_and_cancel  # type: ignore[method-assign]
+        ring._engine.dispatcher._conclude = conclude_and_cancel  # type: ignore[method-assign]
         assert isinstance(await error_of(task), asyncio.CancelledError)
-        ring._dispatcher._conclude = conclude  # type: ignore[method-assign]
+        ring._engine.dispatcher._conclude = conclude  # type: ignore[method-assign]
         after = ring.state_dict()
         assert before.keys() == after.keys()
         assert all(torch.equal(before[name]["error"], after[name]["error"]) for name in before)
@@ -687,8 +687,8 @@ async def test_a_goodbye_says_why() -> None:
 
 def cut_connections(ring: Ring, *peers: int) -> None:
     """What the kernel does to the connections of a process that dies."""
-    for peer in peers or ring._links:
-        for lane in ring._links[peer].lanes.values():
+    for peer in peers or ring._engine.links:
+        for lane in ring._engine.links[peer].lanes.values():
             lane.close()
 
 
@@ -727,7 +727,7 @@ async def test_a_link_cut_between_two_ends_the_ring_for_all() -> None:
         await ring.barrier()
         if ring.rank == 0:
             cut_connections(ring, 1)
-            ring._dispatcher.lost(ring._links[1].lanes[0], ConnectionResetError("reset by the test"))
+            ring._engine.dispatcher.lost(ring._engine.links[1].lanes[0], ConnectionResetError("reset by the test"))
         mine = ones(5)
         error = await error_of(ring.allreduce(mine))
         assert type(error) is ringwide.PeerLost
@@ -742,7 +742,7 @@ async def test_bytes_that_break_the_rules_end_the_ring_and_say_so() -> None:
     async def act(ring: Ring) -> None:
         await ring.barrier()
         if ring.rank == 1:
-            ring._links[0].lanes[0].socket.send(b"GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n")
+            ring._engine.links[0].lanes[0].socket.send(b"GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n")
         error = await error_of(ring.allreduce(ones(5)))
         assert isinstance(error, ringwide.RemoteProtocolError if ring.rank == 0 else ringwide.PeerLost)
         if ring.rank == 0:
@@ -948,7 +948,7 @@ async def test_auto_takes_the_star_where_ranks_outnumber_cores(cores: int, size:
 async def test_ranks_learn_of_each_others_cores_whatever_the_settings(cores: int, settings_: dict[str, Any]) -> None:
     async def act(ring: Ring) -> bool:
         await small_and_large(ring)
-        return ring._planner.crowded
+        return ring._engine.planner.crowded
 
     assert await on_every_rank(3, act, **settings_) == [True] * 3
 

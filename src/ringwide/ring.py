@@ -1,72 +1,30 @@
 """The ring as its users see it: `join` it, await its collectives, leave it."""
 
-import asyncio
 import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, nullcontext
+from typing import Any, TypeVar
 
-import numpy as np
-
-from ringwide.buckets import (
-    Arithmetic,
-    Bundle,
-    Group,
-    Leaf,
-    Shelf,
-    Signature,
-    arithmetic_of,
-    array_of,
-    carrier_of,
-    groups_of,
-    leaf_of,
-    leaves_of,
-    portable,
-)
-from ringwide.calls import Calls, Refusal
-from ringwide.codec import registry
-from ringwide.codec.codec import Array
+from ringwide.buckets import Bundle, Leaf, Signature, array_of, leaf_of, leaves_of, portable
+from ringwide.calls import Refusal
 from ringwide.collected import Collected, require_room
-from ringwide.collective.coder import Coder
-from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.feedback import Label
-from ringwide.collective.numbers import Numbers
-from ringwide.collective.plan import REDUCING, BucketShape, Kind, Plan, Planner, Request
-from ringwide.collective.workshop import Workshop
+from ringwide.collective.plan import Kind, Plan
 from ringwide.config import RingConfig
-from ringwide.connections import Connections
-from ringwide.correspondence import Correspondence, correspondence
-from ringwide.errors import ConfigError, JoinError, RingClosed, StartTimeout
+from ringwide.engine import Engine
+from ringwide.errors import JoinError
 from ringwide.farewell import Farewell, farewell
-from ringwide.membership.liveness import Liveness
-from ringwide.membership.peers import Address, check_rank, load_peers, parse_address
+from ringwide.membership.peers import Address, check_rank, load_peers
 from ringwide.nonfinite import Inspector
-from ringwide.observe import statistics
-from ringwide.transport.sockets import SocketSettings
+from ringwide.observe.statistics import Statistics
+from ringwide.recipes import Recipe, Recipes
 
 logger = logging.getLogger("ringwide.ring")
 Tensors = TypeVar("Tensors")
-_MUST_BE_EQUAL = (
-    *("segment_bytes", "lanes", "messages", "algorithm", "doubling_bytes", "half_precision"),
-    *("codec", "allow_lossy", "threshold_bytes"),
-)
-_LEFT = "this ring has been left; use it inside its `async with ringwide.join(...)` block"
-_NOTHING = Numbers(np.empty(0, np.uint8), None, np.add)
 _NO_TENSORS = Signature((), (), ())
-_RECIPES_REMEMBERED = 256
-_CORES_LIMIT = 1024
-_MOST_THREADS = 4
-"""More cannot be kept busy by one link."""
-
-
-class _Recipe(NamedTuple):
-    """How a call with certain tensors is carried out."""
-
-    plan: Plan
-    groups: tuple[Group, ...]
 
 
 @asynccontextmanager
@@ -86,23 +44,23 @@ async def join(
     with closing(listener) if listener is not None else nullcontext(), farewell() as told:
         addresses = load_peers(peers)
         check_rank(rank, len(addresses), str(peers) if isinstance(peers, str | os.PathLike) else "the list of peers")
-        ring = _made(rank, addresses, config or RingConfig(), told)
+        engine = _made(rank, addresses, config or RingConfig(), told)
         try:
-            await ring._form(listener)
-            yield ring
+            await engine.form(listener)
+            yield Ring(rank, len(addresses), engine.config, engine)
         except JoinError as error:
-            await ring._leave(f"it could not join: {error}")
+            await engine.leave(f"it could not join: {error}")
             raise
         except BaseException as error:
-            await ring._leave(told.reason(error))
+            await engine.leave(told.reason(error))
             raise
         else:
-            await ring._leave("it is done")
+            await engine.leave("it is done")
 
 
-def _made(rank: int, addresses: Sequence[Address], config: RingConfig, told: Farewell) -> "Ring":
+def _made(rank: int, addresses: Sequence[Address], config: RingConfig, told: Farewell) -> Engine:
     try:
-        return Ring(rank, addresses, config, told)
+        return Engine(rank, addresses, config, told)
     except OSError as error:  # out of descriptors, for example
         raise JoinError(f"rank {rank} cannot start: {error}") from error
 
@@ -110,64 +68,13 @@ def _made(rank: int, addresses: Sequence[Address], config: RingConfig, told: Far
 class Ring:
     """One rank's place in the ring. Made by `join`."""
 
-    def __init__(self, rank: int, addresses: Sequence[Address], config: RingConfig, told: Farewell) -> None:
-        self.rank, self.size, self.config = rank, len(addresses), config
-        self._address = addresses[rank]
-        sockets = SocketSettings(config.buffer_bytes, config.keepalive_seconds, config.user_timeout_seconds)
-        self._connections = Connections(rank, addresses, sockets=sockets, segment_bytes=config.segment_bytes)
-        self._links = self._connections.links
-        self._coder, self._workshop = _coder(rank, config), Workshop()
-        self._dispatcher = Dispatcher(
-            rank=rank,
-            links=self._links,
-            clock=asyncio.get_running_loop(),
-            timeout_seconds=config.collective_timeout_seconds,
-            warn_after_seconds=config.warn_after_seconds,
-            coder=self._coder,
-            workshop=self._workshop,
-        )
-        self._liveness = Liveness(
-            rank=rank,
-            links=self._links,
-            suspect_after_seconds=config.suspect_after_seconds,
-            called=lambda: self._dispatcher.called,
-            on_silent=self._dispatcher.parting.silent,
-            on_lost=self._dispatcher.parting.other_lane_ended,
-        )
-        self._planner = Planner(
-            rank=rank,
-            size=self.size,
-            segment_bytes=config.segment_bytes,
-            algorithm=config.algorithm,
-            doubling_bytes=config.largest_doubling_bytes,
-        )
-        self._calls = Calls(
-            self._dispatcher,
-            look=self._connections.look,
-            linger_seconds=config.linger_seconds,
-            leaving=lambda: told.due,
-        )
-        self._shelf = Shelf()
-        self._correspond: Correspondence | None = None
-        if config.messages:
-            self._correspond = correspondence(
-                rank=rank,
-                links=self._links,
-                dispatcher=self._dispatcher,
-                config=config,
-                shelf=self._shelf,
-                compare=self._compare,
-                leaving=lambda: told.due,
-            )
+    def __init__(self, rank: int, size: int, config: RingConfig, engine: Engine) -> None:
+        self.rank, self.size, self.config, self._engine = rank, size, config, engine
+        self._recipes = Recipes(engine.planner, size=size, half_precision=config.half_precision)
         self._inspector = None if config.on_nonfinite == "ignore" else Inspector(rank, time=time.monotonic)
-        self._recipes: dict[tuple[Kind, str, int, Signature, str], _Recipe] = {}
-        self._left = False
-        self._awaited = 0
-        self._busy_since = self._network_seconds = 0.0
 
     def __repr__(self) -> str:
-        state = "left" if self._left else str(self._dispatcher.over or "joined")
-        return f"<Ring rank {self.rank} of {self.size}: {state}>"
+        return f"<Ring rank {self.rank} of {self.size}: {self._engine}>"
 
     # -- collectives
 
@@ -181,7 +88,7 @@ class Ring:
         feedback if their tensors have the same names, dtypes and shapes: name them if they are different things.
         """
         leaves, signature = leaves_of(tensors)
-        recipe = self._recipe(Kind.ALLREDUCE, signature, op=op, bucket=bucket)
+        recipe = self._recipes.find(Kind.ALLREDUCE, signature, op=op, bucket=bucket)
         _require_writable(leaves, signature.names)
         bundle = await self._packed(recipe, leaves)
         await self._run(recipe.plan, bundle, refusal=self._inspect(recipe, bundle, signature, bucket))
@@ -192,7 +99,7 @@ class Ring:
         """As `allreduce`, but only the root's tensors are replaced."""
         self._require_rank(root, "root")
         leaves, signature = leaves_of(tensors)
-        recipe = self._recipe(Kind.REDUCE, signature, op=op, root=root)
+        recipe = self._recipes.find(Kind.REDUCE, signature, op=op, root=root)
         if self.rank == root:
             _require_writable(leaves, signature.names)
         bundle = await self._packed(recipe, leaves, copies=self.rank != root)
@@ -210,7 +117,7 @@ class Ring:
         """
         leaf, place = leaf_of(tensor), None if into is None else leaf_of(into, "into")
         signature = leaves_of(tensor)[1]
-        recipe = self._recipe(Kind.REDUCE_SCATTER, signature, op=op)
+        recipe = self._recipes.find(Kind.REDUCE_SCATTER, signature, op=op)
         count = recipe.groups[0].count
         share = slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
         if place is not None:
@@ -231,11 +138,11 @@ class Ring:
         `into`, if given, has room for the elements of all ranks, one rank after the other; it is filled and returned.
         """
         leaf, place = leaf_of(tensor), None if into is None else leaf_of(into, "into")
-        recipe = self._recipe(Kind.ALL_GATHER, leaves_of(tensor)[1])
+        recipe = self._recipes.find(Kind.ALL_GATHER, leaves_of(tensor)[1])
         if place is not None:
             require_room(place, self.size * recipe.groups[0].count, leaf.dtype, f"what {self.size} ranks bring")
         try:
-            collected = Collected(leaf, place, rank=self.rank, size=self.size, shelf=self._shelf)
+            collected = Collected(leaf, place, rank=self.rank, size=self.size, shelf=self._engine.shelf)
         except MemoryError as error:
             await self._give_up(recipe.plan, error)
             raise
@@ -247,7 +154,7 @@ class Ring:
         """Replace every tensor by the root's, in place."""
         self._require_rank(root, "root")
         leaves, signature = leaves_of(tensors)
-        recipe = self._recipe(Kind.BROADCAST, signature, root=root)
+        recipe = self._recipes.find(Kind.BROADCAST, signature, root=root)
         if self.rank != root:
             _require_writable(leaves, signature.names)
         bundle = await self._packed(recipe, leaves)
@@ -260,14 +167,14 @@ class Ring:
 
     async def barrier(self) -> None:
         """Return when every rank has called this."""
-        await self._run(self._recipe(Kind.BARRIER, _NO_TENSORS).plan)
+        await self._run(self._recipes.find(Kind.BARRIER, _NO_TENSORS).plan)
 
     # -- messages
 
     async def send(self, tensor: Any, to: int, tag: int = 0) -> None:
         """Send a tensor to one rank, which receives it. Returns when its bytes have left."""
         self._require_rank(to, "to")
-        await self._correspondence().messages.send(leaf_of(tensor), to, tag)
+        await self._engine.correspondence.messages.send(leaf_of(tensor), to, tag)
 
     async def receive(self, tensor: Any, source: int | None = None, tag: int = 0) -> int:
         """Replace the tensor by one of the same dtype and size that `source` sends; None: anybody. Returns who it was.
@@ -278,7 +185,7 @@ class Ring:
             self._require_rank(source, "source")
         leaf = leaf_of(tensor)
         leaf.require_writable("")
-        return await self._correspondence().messages.receive(leaf, source, tag)
+        return await self._engine.correspondence.messages.receive(leaf, source, tag)
 
     async def exchange(
         self, outgoing: Sequence[Any | None], incoming: Sequence[Any | None], what: str = "exchange"
@@ -292,7 +199,7 @@ class Ring:
         for rank, leaf in enumerate(expected):
             if leaf is not None:
                 leaf.require_writable(f"incoming[{rank}]")
-        await self._correspondence().exchanges.run(sent, expected, what)
+        await self._engine.correspondence.exchanges.run(sent, expected, what)
 
     def _leaves_for_all(self, values: Sequence[Any | None], name: str) -> list[Leaf | None]:
         if len(values) != self.size:
@@ -301,26 +208,17 @@ class Ring:
 
     def algorithm_for(self, nbytes: int) -> str:
         """Which algorithm carries an all-reduce of this size."""
-        return self._planner.algorithm_for(nbytes)
+        return self._engine.planner.algorithm_for(nbytes)
 
-    def statistics(self) -> statistics.Statistics:
+    def statistics(self) -> Statistics:
         """What this ring has done so far."""
-        running = time.perf_counter() - self._busy_since if self._awaited else 0.0
-        return statistics.Statistics(
-            collectives=self._calls.made,
-            network_seconds=self._network_seconds + running,
-            buffer_bytes_asked=self.config.buffer_bytes,
-            links=statistics.of_links(self._links.values(), self._dispatcher.ledgers, self._liveness.slowness),
-            threshold_bytes=None if self._coder is None else self._coder.threshold.reported,
-            choices=() if self._coder is None else self._coder.choices(),
-            slow=self._liveness.slowness.verdict(),
-        )
+        return self._engine.statistics()
 
     # -- what a checkpoint needs
 
     def state_dict(self) -> dict[str, Any]:
         """What lossy codecs still owe to each bucket of this rank: torch tensors if torch is loaded, else arrays."""
-        kept = () if self._coder is None else self._coder.feedback.items()
+        kept = () if self._engine.coder is None else self._engine.coder.feedback.items()
         return {label.name: {"what": label.what, "error": portable(error)} for label, error in kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -332,61 +230,18 @@ class Ring:
             if not isinstance(kept, Mapping) or set(kept) != {"what", "error"}:
                 raise ValueError(f"this is not from Ring.state_dict(): {name!r} has {kept!r}, not a what and an error")
             loaded[Label(name, str(kept["what"]))] = array_of(kept["error"], name)
-        if self._coder is None and loaded:
+        if self._engine.coder is None and loaded:
             logger.warning("codec none has no use for what another codec still owed to %d buckets", len(loaded))
-        elif self._coder is not None:
-            self._coder.feedback.replace(loaded)
-
-    def _correspondence(self) -> Correspondence:
-        if self._left:
-            raise RingClosed(_LEFT)
-        if self._correspond is None:
-            raise ConfigError("this ring carries no messages: join it with RingConfig(messages=True), on every rank")
-        return self._correspond
-
-    async def _compare(self, row: Array, what: str) -> tuple[int, Array]:
-        """The rows of all ranks, and the number of the call by which they were told."""
-        rows = np.empty((self.size, *row.shape), row.dtype)
-        rows[self.rank] = row
-        request = Request(Kind.EXCHANGE, what, (BucketShape(str(row.dtype), rows.size, row.itemsize),))
-        number = await self._run(self._planner.plan(request), numbers=[Numbers(rows.reshape(-1), None, np.add)])
-        return number, rows
+        elif self._engine.coder is not None:
+            self._engine.coder.feedback.replace(loaded)
 
     def _require_rank(self, rank: int, role: str) -> None:
         if not 0 <= rank < self.size:
             raise ValueError(f"{role} {rank} is not a rank of this ring: ranks go from 0 to {self.size - 1}")
 
-    def _recipe(self, kind: Kind, signature: Signature, *, op: str = "", root: int = 0, bucket: str = "") -> "_Recipe":
-        """How to do this. Remembered, because a training loop asks for the same few things again and again."""
-        key = (kind, op, root, signature, bucket)
-        recipe = self._recipes.get(key)
-        if recipe is None:
-            if len(self._recipes) >= _RECIPES_REMEMBERED:
-                self._recipes.clear()
-            recipe = self._recipes[key] = self._make_recipe(kind, signature, op, root, bucket)
-        return recipe
-
-    def _make_recipe(self, kind: Kind, signature: Signature, op: str, root: int, bucket: str) -> "_Recipe":
-        def arithmetic_for(dtype: str) -> Arithmetic:
-            if kind in REDUCING:
-                return arithmetic_of(dtype, op, self.size, half_precision=self.config.half_precision)
-            return Arithmetic(carrier_of(dtype), np.add, None)
-
-        def label_of(dtype: str) -> Label:
-            what = f"{kind.value} of {dtype}: {signature}"
-            return Label(f"{bucket} ({dtype})" if bucket else what, what)
-
-        groups = groups_of(signature, arithmetic_for, label_of=label_of)
-        shapes = [group.shape for group in groups]
-        if kind is Kind.ALL_GATHER:
-            shapes = [BucketShape(shape.dtype, shape.count * self.size, shape.itemsize) for shape in shapes]
-        where = f"root {root}" if kind in (Kind.BROADCAST, Kind.REDUCE) else ""
-        detail = ", ".join(filter(None, [op, where, bucket and f"bucket {bucket!r}", str(signature)]))
-        return _Recipe(self._planner.plan(Request(kind, detail, tuple(shapes), root)), groups)
-
-    async def _packed(self, recipe: _Recipe, leaves: Sequence[Leaf], *, copies: bool = False) -> Bundle:
+    async def _packed(self, recipe: Recipe, leaves: Sequence[Leaf], *, copies: bool = False) -> Bundle:
         try:
-            return Bundle(leaves, recipe.groups, self._shelf, copies=copies)
+            return Bundle(leaves, recipe.groups, self._engine.shelf, copies=copies)
         except MemoryError as error:
             await self._give_up(recipe.plan, error)
             raise
@@ -395,7 +250,7 @@ class Ring:
         """Without memory it is a call all the same: others may wait for it, and must not get the next one instead."""
         await self._run(plan, refusal=Refusal(f"it has no memory: {error}", lambda _: error))
 
-    def _inspect(self, recipe: _Recipe, bundle: Bundle, signature: Signature, bucket: str = "") -> Refusal | None:
+    def _inspect(self, recipe: Recipe, bundle: Bundle, signature: Signature, bucket: str = "") -> Refusal | None:
         """Why numbers that are not finite may not take part, if that is what `on_nonfinite` says."""
         if self._inspector is None:
             return None
@@ -407,124 +262,15 @@ class Ring:
         return None
 
     async def _run(
-        self,
-        plan: Plan,
-        bundle: Bundle | Collected | None = None,
-        *,
-        numbers: Sequence[Numbers] = (),
-        refusal: Refusal | None = None,
-    ) -> int:
-        """Carry out a plan; its number is returned. After an error the bundle's memory is not used again."""
+        self, plan: Plan, bundle: Bundle | Collected | None = None, *, refusal: Refusal | None = None
+    ) -> None:
+        """Carry out a plan. After an error the bundle's memory is not used again, whatever came back."""
         try:
-            if self._left:
-                raise RingClosed(_LEFT)
-            given = [*(bundle.numbers if bundle is not None else ()), *numbers]
-            with self._awaiting():
-                return await self._calls.make(plan, [*given, *[_NOTHING] * (len(plan.parts) - len(given))], refusal)
+            await self._engine.run(plan, () if bundle is None else bundle.numbers, refusal)
         except BaseException:
             if bundle is not None:
                 bundle.discard()
             raise
-
-    @contextmanager
-    def _awaiting(self) -> Iterator[None]:
-        """The time in which anything is awaited."""
-        if not self._awaited:
-            self._busy_since = time.perf_counter()
-        self._awaited += 1
-        try:
-            yield
-        finally:
-            self._awaited -= 1
-            if not self._awaited:
-                self._network_seconds += time.perf_counter() - self._busy_since
-
-    # -- joining and leaving
-
-    async def _form(self, listener: socket.socket | None) -> None:
-        config, started = self.config, time.perf_counter()
-        self._dispatcher.deadlines.suspended = True
-        self._dispatcher.parting.on_over = self._connections.fail
-        await self._connections.open(
-            events=self._dispatcher,
-            mail=None if self._correspond is None else self._correspond.office,
-            vitals=self._liveness,
-            lanes_to=lambda peer: config.lanes if self._planner.exchanges_bulk(peer) else 0,
-            settings={key: getattr(config, key) for key in _MUST_BE_EQUAL},
-            door=self._door(listener),
-            protection=config.load_protection(),
-            same_host=config.same_host,
-            timeout_seconds=config.start_timeout_seconds,
-        )
-        self._dispatcher.parting.on_over = None
-        self._liveness.start()
-        cores, ranks = os.sched_getaffinity(0), self._connections.ranks_on_this_host()
-        if ranks > len(cores):
-            self._calls.linger_seconds = 0.0  # those with the answer need the cores
-        if self._coder is not None:
-            self._coder.threads = _threads(config, len(cores) // ranks - 1)
-            self._workshop.staff(self._coder.threads)
-        found = np.zeros(1 + _CORES_LIMIT, np.uint8)
-        found[0] = ranks < self.size
-        found[[1 + core % _CORES_LIMIT for core in cores]] = 1
-        await self._wait_for_all(found, config.start_timeout_seconds - (time.perf_counter() - started))
-        self._planner.crowded = bool(not found[0] and self.size > np.count_nonzero(found[1:]))
-        self._dispatcher.deadlines.suspended = False
-        self._dispatcher.deadlines.vitals = self._liveness  # not before: who still looks for others does not answer yet
-
-    def _door(self, listener: socket.socket | None) -> Address | socket.socket:
-        if self.config.listen is None:
-            return self._address if listener is None else listener
-        if listener is not None:
-            raise ConfigError(f"listen: {self.config.listen}: but a listening socket was given too; remove one of them")
-        return parse_address(self.config.listen, "listen")
-
-    async def _wait_for_all(self, found: Array, seconds: float) -> None:
-        """All our connections are there; others may still wait for some of theirs.
-
-        Meanwhile all learn what each has found: is a rank elsewhere, and which cores are there? Those of all together,
-        because ranks that are pinned to a core each do not take turns.
-        """
-        request = Request(Kind.BARRIER, "who is where", (BucketShape("uint8", found.size, 1),))
-        try:
-            async with asyncio.timeout(seconds):
-                await self._run(self._planner.plan(request), numbers=[Numbers(found, None, np.bitwise_or)])
-        except TimeoutError as error:
-            missing, limit = ["ranks that wait for others"], self.config.start_timeout_seconds
-            raise StartTimeout(rank=self.rank, missing=missing, seconds=limit) from error
-
-    async def _leave(self, reason: str) -> None:
-        """Say goodbye, let the last bytes get there, close everything."""
-        self._left = True
-        self._dispatcher.parting.on_over = None
-        try:
-            await self._connections.stop_listening()
-        finally:
-            self._dispatcher.say_goodbye(reason)
-            self._dispatcher.close(RingClosed("this ring has been left while a call was still open; await every call"))
-            self._liveness.close()
-            self._workshop.close()
-            await self._connections.close()
-
-
-def _coder(rank: int, config: RingConfig) -> Coder | None:
-    if config.codec == "none":
-        return None
-    return Coder(
-        rank=rank,
-        codecs=registry.AUTO if config.codec == "auto" else [config.make_codec()],
-        auto=config.codec == "auto",
-        allow_lossy=config.allow_lossy,
-        threshold_bytes=None if config.threshold_bytes == "auto" else config.threshold_bytes,
-        error_feedback=None if config.error_feedback == "auto" else config.error_feedback,
-        time=time.thread_time,  # what a thread really spends, not what it waits for the interpreter
-    )
-
-
-def _threads(config: RingConfig, idle_cores: int) -> int:
-    if config.codec_threads == "auto":
-        return min(max(0, idle_cores), _MOST_THREADS)
-    return config.codec_threads
 
 
 def _require_writable(leaves: Sequence[Leaf], names: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ import ringwide
 from local_ring import free_peers, on_every_rank
 from ringwide import RingConfig
 from ringwide.connections import _PEERS_IN_FULL_BYTES
+from ringwide.engine import MUST_BE_EQUAL
 from ringwide.errors import ConfigError
 from ringwide.membership.channel import HANDSHAKE_BYTES, Channel
 from ringwide.membership.meeting import Terms, Unproven, _wire
@@ -18,7 +19,6 @@ from ringwide.membership.protection import Protection
 from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.protocol.handshake import RANKS_LIMIT
 from ringwide.protocol.proof import KEY_BYTES, NONCE_BYTES, PROOF_BYTES, Challenge, Secret
-from ringwide.ring import _MUST_BE_EQUAL
 from ringwide.transport.wire import PlainWire
 
 SECRET = Secret(bytes(range(KEY_BYTES)))
@@ -82,14 +82,14 @@ async def sealed_lanes(checksums: tuple[Any, Any]) -> list[set[bool]]:
         config = RingConfig(checksum=checksums[rank], lanes=2)
         async with ringwide.join(rank=rank, peers=peers, config=config) as ring:
             await both.wait()
-            return {lane.sealed for link in ring._links.values() for lane in link.lanes.values()}
+            return {lane.sealed for link in ring._engine.links.values() for lane in link.lanes.values()}
 
     return await asyncio.gather(one(0), one(1))
 
 
 async def test_encrypted_rings_encrypt(key_file: Path) -> None:
     async def wires(ring: ringwide.Ring) -> set[str]:
-        return {type(lane._wire).__name__ for link in ring._links.values() for lane in link.lanes.values()}
+        return {type(lane._wire).__name__ for link in ring._engine.links.values() for lane in link.lanes.values()}
 
     assert await on_every_rank(2, wires, key_file=key_file, encrypt=True) == [{"EncryptedWire"}] * 2
     assert await on_every_rank(2, wires, key_file=key_file) == [{"PlainWire"}] * 2
@@ -106,7 +106,7 @@ def test_what_shall_be_encrypted_never_goes_in_the_clear() -> None:
 def test_the_longest_handshake_fits() -> None:
     """A run's id of 128 characters, each of which is twelve when escaped, and as many peers as are sent in full."""
     config = RingConfig(run_id="\N{GRINNING FACE}" * 128)
-    settings = {key: getattr(config, key) for key in _MUST_BE_EQUAL}
+    settings = {key: getattr(config, key) for key in MUST_BE_EQUAL}
     terms = Terms(RANKS_LIMIT - 2, RANKS_LIMIT, "x" * _PEERS_IN_FULL_BYTES, settings, Protection(run_id=config.run_id))
     with Connected("10.0.0.1", "10.0.0.2") as sock:
         hello = terms.hello(255, Channel(PlainWire(sock))).body()

@@ -1,0 +1,243 @@
+"""What a ring is made of below its tensors: put together, set going when all ranks have met, taken apart at the end.
+
+`Ring` (ring.py) turns tensors into buckets and asks for a recipe; the engine carries out its plan together with the
+other ranks.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from ringwide.buckets import Shelf
+from ringwide.calls import Calls, Refusal
+from ringwide.codec import registry
+from ringwide.codec.codec import Array
+from ringwide.collective.coder import Coder
+from ringwide.collective.dispatch import Dispatcher
+from ringwide.collective.numbers import Numbers
+from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
+from ringwide.collective.workshop import Workshop
+from ringwide.config import RingConfig
+from ringwide.connections import Connections
+from ringwide.correspondence import Correspondence, correspondence
+from ringwide.errors import ConfigError, RingClosed, StartTimeout
+from ringwide.farewell import Farewell
+from ringwide.membership.liveness import Liveness
+from ringwide.membership.peers import Address, parse_address
+from ringwide.observe import statistics
+from ringwide.transport.sockets import SocketSettings
+
+MUST_BE_EQUAL = (
+    *("segment_bytes", "lanes", "messages", "algorithm", "doubling_bytes", "half_precision"),
+    *("codec", "allow_lossy", "threshold_bytes"),
+)
+_LEFT = "this ring has been left; use it inside its `async with ringwide.join(...)` block"
+_NOTHING = Numbers(np.empty(0, np.uint8), None, np.add)
+_CORES_LIMIT = 1024
+_MOST_THREADS = 4
+"""More cannot be kept busy by one link."""
+
+
+class Engine:
+    """The engine of one rank."""
+
+    def __init__(self, rank: int, addresses: Sequence[Address], config: RingConfig, told: Farewell) -> None:
+        self._rank, self._size, self.config = rank, len(addresses), config
+        self._address = addresses[rank]
+        sockets = SocketSettings(config.buffer_bytes, config.keepalive_seconds, config.user_timeout_seconds)
+        self.connections = Connections(rank, addresses, sockets=sockets, segment_bytes=config.segment_bytes)
+        self.links = self.connections.links
+        self.coder, self._workshop = _coder(rank, config), Workshop()
+        self.dispatcher = Dispatcher(
+            rank=rank,
+            links=self.links,
+            clock=asyncio.get_running_loop(),
+            timeout_seconds=config.collective_timeout_seconds,
+            warn_after_seconds=config.warn_after_seconds,
+            coder=self.coder,
+            workshop=self._workshop,
+        )
+        self._liveness = Liveness(
+            rank=rank,
+            links=self.links,
+            suspect_after_seconds=config.suspect_after_seconds,
+            called=lambda: self.dispatcher.called,
+            on_silent=self.dispatcher.parting.silent,
+            on_lost=self.dispatcher.parting.other_lane_ended,
+        )
+        self.planner = Planner(
+            rank=rank,
+            size=self._size,
+            segment_bytes=config.segment_bytes,
+            algorithm=config.algorithm,
+            doubling_bytes=config.largest_doubling_bytes,
+        )
+        self._calls = Calls(
+            self.dispatcher,
+            look=self.connections.look,
+            linger_seconds=config.linger_seconds,
+            leaving=lambda: told.due,
+        )
+        self.shelf = Shelf()
+        self._correspondence = self._make_correspondence(told) if config.messages else None
+        self.left = False
+        self._awaited = 0
+        self._busy_since = self._network_seconds = 0.0
+
+    def _make_correspondence(self, told: Farewell) -> Correspondence:
+        return correspondence(
+            rank=self._rank,
+            links=self.links,
+            dispatcher=self.dispatcher,
+            config=self.config,
+            shelf=self.shelf,
+            compare=self._compare,
+            leaving=lambda: told.due,
+        )
+
+    def __str__(self) -> str:
+        return "left" if self.left else str(self.dispatcher.over or "joined")
+
+    # -- while it runs
+
+    async def run(self, plan: Plan, numbers: Sequence[Numbers] = (), refusal: Refusal | None = None) -> int:
+        """Carry out a plan together with the other ranks, or let them hear why not. Returns the number of the call."""
+        if self.left:
+            raise RingClosed(_LEFT)
+        with self._awaiting():
+            return await self._calls.make(plan, [*numbers, *[_NOTHING] * (len(plan.parts) - len(numbers))], refusal)
+
+    @contextmanager
+    def _awaiting(self) -> Iterator[None]:
+        """The time in which anything is awaited."""
+        if not self._awaited:
+            self._busy_since = time.perf_counter()
+        self._awaited += 1
+        try:
+            yield
+        finally:
+            self._awaited -= 1
+            if not self._awaited:
+                self._network_seconds += time.perf_counter() - self._busy_since
+
+    @property
+    def correspondence(self) -> Correspondence:
+        if self.left:
+            raise RingClosed(_LEFT)
+        if self._correspondence is None:
+            raise ConfigError("this ring carries no messages: join it with RingConfig(messages=True), on every rank")
+        return self._correspondence
+
+    async def _compare(self, row: Array, what: str) -> tuple[int, Array]:
+        """The rows of all ranks, and the number of the call by which they were told."""
+        rows = np.empty((self._size, *row.shape), row.dtype)
+        rows[self._rank] = row
+        request = Request(Kind.EXCHANGE, what, (BucketShape(str(row.dtype), rows.size, row.itemsize),))
+        number = await self.run(self.planner.plan(request), [Numbers(rows.reshape(-1), None, np.add)])
+        return number, rows
+
+    def statistics(self) -> statistics.Statistics:
+        running = time.perf_counter() - self._busy_since if self._awaited else 0.0
+        return statistics.Statistics(
+            collectives=self._calls.made,
+            network_seconds=self._network_seconds + running,
+            buffer_bytes_asked=self.config.buffer_bytes,
+            links=statistics.of_links(self.links.values(), self.dispatcher.ledgers, self._liveness.slowness),
+            threshold_bytes=None if self.coder is None else self.coder.threshold.reported,
+            choices=() if self.coder is None else self.coder.choices(),
+            slow=self._liveness.slowness.verdict(),
+        )
+
+    # -- joining and leaving
+
+    async def form(self, listener: socket.socket | None) -> None:
+        """Meet the other ranks, and wait until all have met."""
+        config, started = self.config, time.perf_counter()
+        self.dispatcher.deadlines.suspended = True
+        self.dispatcher.parting.on_over = self.connections.fail
+        await self.connections.open(
+            events=self.dispatcher,
+            mail=None if self._correspondence is None else self._correspondence.office,
+            vitals=self._liveness,
+            lanes_to=lambda peer: config.lanes if self.planner.exchanges_bulk(peer) else 0,
+            settings={key: getattr(config, key) for key in MUST_BE_EQUAL},
+            door=self._door(listener),
+            protection=config.load_protection(),
+            same_host=config.same_host,
+            timeout_seconds=config.start_timeout_seconds,
+        )
+        self.dispatcher.parting.on_over = None
+        self._liveness.start()
+        cores, ranks = os.sched_getaffinity(0), self.connections.ranks_on_this_host()
+        if ranks > len(cores):
+            self._calls.linger_seconds = 0.0  # those with the answer need the cores
+        if self.coder is not None:
+            self.coder.threads = _threads(config, len(cores) // ranks - 1)
+            self._workshop.staff(self.coder.threads)
+        found = np.zeros(1 + _CORES_LIMIT, np.uint8)
+        found[0] = ranks < self._size
+        found[[1 + core % _CORES_LIMIT for core in cores]] = 1
+        await self._wait_for_all(found, config.start_timeout_seconds - (time.perf_counter() - started))
+        self.planner.crowded = bool(not found[0] and self._size > np.count_nonzero(found[1:]))
+        self.dispatcher.deadlines.suspended = False
+        self.dispatcher.deadlines.vitals = self._liveness  # not before: who still looks for others does not answer yet
+
+    def _door(self, listener: socket.socket | None) -> Address | socket.socket:
+        listen = self.config.listen
+        if listen is None:
+            return self._address if listener is None else listener
+        if listener is not None:
+            raise ConfigError(f"listen: {listen}: but a listening socket was given too; remove one of them")
+        return parse_address(listen, "listen")
+
+    async def _wait_for_all(self, found: Array, seconds: float) -> None:
+        """All our connections are there; others may still wait for some of theirs.
+
+        Meanwhile all learn what each has found: is a rank elsewhere, and which cores are there? Those of all together,
+        because ranks that are pinned to a core each do not take turns.
+        """
+        request = Request(Kind.BARRIER, "who is where", (BucketShape("uint8", found.size, 1),))
+        try:
+            async with asyncio.timeout(seconds):
+                await self.run(self.planner.plan(request), [Numbers(found, None, np.bitwise_or)])
+        except TimeoutError as error:
+            missing, limit = ["ranks that wait for others"], self.config.start_timeout_seconds
+            raise StartTimeout(rank=self._rank, missing=missing, seconds=limit) from error
+
+    async def leave(self, reason: str) -> None:
+        """Say goodbye, let the last bytes get there, close everything."""
+        self.left = True
+        self.dispatcher.parting.on_over = None
+        try:
+            await self.connections.stop_listening()
+        finally:
+            self.dispatcher.say_goodbye(reason)
+            self.dispatcher.close(RingClosed("this ring has been left while a call was still open; await every call"))
+            self._liveness.close()
+            self._workshop.close()
+            await self.connections.close()
+
+
+def _coder(rank: int, config: RingConfig) -> Coder | None:
+    if config.codec == "none":
+        return None
+    return Coder(
+        rank=rank,
+        codecs=registry.AUTO if config.codec == "auto" else [config.make_codec()],
+        auto=config.codec == "auto",
+        allow_lossy=config.allow_lossy,
+        threshold_bytes=None if config.threshold_bytes == "auto" else config.threshold_bytes,
+        error_feedback=None if config.error_feedback == "auto" else config.error_feedback,
+        time=time.thread_time,  # what a thread really spends, not what it waits for the interpreter
+    )
+
+
+def _threads(config: RingConfig, idle_cores: int) -> int:
+    if config.codec_threads == "auto":
+        return min(max(0, idle_cores), _MOST_THREADS)
+    return config.codec_threads
