@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from integrations.ray_cluster import cluster_of_three
 from integrations.snippets import Snippet, snippets_of
 from local_ring import free_peers
 
@@ -98,3 +99,12 @@ def test_a_project_gets_the_same_numbers_from_gloo_and_from_ringwide(snippet: Sn
         printed[backend] = run([*launcher, str(script)], script.parent).replace(str(script.parent), "")
     assert printed["ringwide"] == printed["gloo"] != ""
     assert snippet.needs != "lightning" or list((tmp_path / "ringwide" / "checkpoints").glob("*.ckpt"))
+
+
+@pytest.mark.integrations
+@pytest.mark.timeout(3 * PATIENCE_SECONDS)
+@pytest.mark.parametrize("snippet", named([snippet for snippet in SNIPPETS if snippet.needs == "ray"]))
+def test_a_program_for_a_cluster(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cluster_of_three(monkeypatch) as cluster:
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        run([sys.executable, str(snippet.write_to(tmp_path))], tmp_path)

@@ -32,5 +32,10 @@ def test_a_group_that_is_made_again_does_not_look_for_the_first_one() -> None:
 
 
 def test_a_group_can_be_made_again_and_again() -> None:
+    """Also if one rank's settings were wrong the last time, and the other has waited for it in vain."""
     store = HashStore()
+    with pytest.raises(ringwide.ConfigError, match="pg_options is a dict"):
+        form(store, rank=0, size=2, config={})
+    with pytest.raises(ringwide.StartTimeout):
+        form(store, rank=1, size=2, config=ringwide.RingConfig(start_timeout_seconds=0.1))
     assert [formed_and_left(store) for _ in range(3)] == [[3.0, 3.0]] * 3

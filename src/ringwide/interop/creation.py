@@ -24,9 +24,10 @@ def form(
     store: Store, *, rank: int, size: int, config: object = None, timeout: timedelta | None = None
 ) -> RingProcessGroup:
     """Meet the other ranks by the store, which all of them have, and form a ring with them."""
+    ours = _part_for_one_ring(store, rank)  # before anything can fail: it is a turn all the same
     settings = _settings(config, timeout)
     found = find_peers(
-        _part_for_one_ring(store, rank),
+        ours,
         rank=rank,
         size=size,
         host=os.environ.get("RINGWIDE_HOST"),

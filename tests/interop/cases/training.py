@@ -12,6 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from ringwide import RingConfig
 from ringwide.interop import RingState, allreduce_hook
 
 FAMILY = Family("training")
@@ -197,6 +198,14 @@ def ddp_with_the_hook_of_ringwide(world: World) -> None:
     with RingState() as state:
         _with_hook(world, state, allreduce_hook, tolerance=1e-6)
         dist.barrier()  # nobody leaves the ring before all are through
+
+
+@case
+def ddp_with_the_hook_of_ringwide_and_a_codec(world: World) -> None:
+    config = RingConfig(codec="bf16", allow_lossy=True, error_feedback=True, threshold_bytes=0)
+    with RingState(config) as state:
+        _with_hook(world, state, allreduce_hook, tolerance=5e-2)
+        dist.barrier()
 
 
 @case
