@@ -43,7 +43,8 @@ def make_step(case: dict[str, Any], backend: str, groups: dict[str, dist.Process
         return _all_reduce_step(case["bytes"], groups[backend])
     torch.manual_seed(0)
     model, given = make_model(case["what"])
-    ddp = DistributedDataParallel(model, process_group=groups["gloo" if backend == HOOK else backend])
+    group = groups["gloo" if backend == HOOK else backend]
+    ddp = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
     if backend == HOOK:
         config = ringwide.RingConfig(codec="int8", allow_lossy=True, codec_threads=0)  # hosts share these cores
         ddp.register_comm_hook(RingState(config), allreduce_hook)

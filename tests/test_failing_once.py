@@ -80,11 +80,25 @@ def _failing_call(faults: Faults, name: str, error: Callable[[], Exception]) -> 
     original = getattr(socket.socket, name)
 
     def call(sock: socket.socket, *arguments: Any) -> Any:
-        if sock.family != socket.AF_UNIX:  # the event loop's own
+        if _is_of_a_ring(sock, *arguments):
             faults.pass_one(name, error)
         return original(sock, *arguments)
 
     return call
+
+
+def _is_of_a_ring(sock: socket.socket, *arguments: Any) -> bool:
+    """And not the event loop's own, which are Unix-domain sockets without a name."""
+    if sock.family != socket.AF_UNIX:
+        return True
+    names: list[object] = [sock.getsockname(), *arguments[:1]]
+    with contextlib.suppress(OSError):  # it has no peer yet
+        names.append(sock.getpeername())
+    return any(map(_is_abstract, names))
+
+
+def _is_abstract(name: object) -> bool:
+    return isinstance(name, bytes | str) and name[:1] in (b"\0", "\0")
 
 
 def _failing_bytearray(faults: Faults, where: str) -> Callable[..., bytearray]:
@@ -151,9 +165,10 @@ async def one_rank(rank: int, peers: list[str], config: ringwide.RingConfig, err
         errors.append(error)
 
 
-async def one_life(size: int = 2, *, start_seconds: float = 10.0) -> list[BaseException]:
+async def one_life(same_host: str, size: int = 2, *, start_seconds: float = 10.0) -> list[BaseException]:
     """Every error of every rank. Whatever else happens is raised."""
     config = ringwide.RingConfig(
+        same_host=same_host,
         segment_bytes="64KiB",
         buffer_bytes="256KiB",
         doubling_bytes=1024,
@@ -194,17 +209,18 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quickly")
-async def test_every_operation_fails_once(faults: Faults) -> None:
-    await one_life()  # for what is made once, such as the threads that look up names
+@pytest.mark.parametrize("same_host", ["tcp", "auto"])
+async def test_every_operation_fails_once(faults: Faults, same_host: str) -> None:
+    await one_life(same_host)  # for what is made once, such as the threads that look up names
     gc.collect()
     gc.freeze()
     try:
         faults.names = []
-        assert await one_life() == []
+        assert await one_life(same_host) == []
         operations, open_before, unnoticed = len(faults.names), descriptors(), set()
         for chosen in range(operations):
             faults.names, faults.chosen = [], chosen
-            errors = await one_life(start_seconds=0.5)
+            errors = await one_life(same_host, start_seconds=0.5)
             faults.chosen = -1
             what = "".join(faults.names[chosen : chosen + 1])  # none, if this life had fewer
             untrue = [error for error in errors if isinstance(error, UNTRUE)]
