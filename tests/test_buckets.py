@@ -454,3 +454,10 @@ def test_without_memory_nothing_counts_as_taken(monkeypatch: pytest.MonkeyPatch)
         Bundle(leaves, groups, shelf)
     assert (shelf._in_use_bytes, idle_bytes(shelf)) == (0, 0)
     assert shelf._peak_bytes == 4 * large
+
+
+def test_a_tensor_of_inference_mode_is_written_outside_of_it() -> None:
+    with torch.inference_mode():
+        tensor = torch.zeros(2, 3).t()
+    leaf_of(tensor).store(np.arange(6, dtype=np.float32))
+    assert tensor.tolist() == [[0, 1], [2, 3], [4, 5]]

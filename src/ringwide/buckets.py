@@ -157,7 +157,12 @@ class TensorLeaf:
         self._as_tensor(flat, self.shape).copy_(self._tensor)
 
     def store(self, flat: Array) -> None:
-        self._tensor.copy_(self._as_tensor(flat, self.shape))
+        numbers = self._as_tensor(flat, self.shape)
+        if self._tensor.is_inference():  # which mode holds is a matter of the thread, and this may be the loop's
+            with _torch().inference_mode():
+                self._tensor.copy_(numbers)
+        else:
+            self._tensor.copy_(numbers)
 
     def like(self, flat: Array, shape: tuple[int, ...]) -> Any:
         return self._as_tensor(flat, shape).to(dtype=self._tensor.dtype, device=self._tensor.device)

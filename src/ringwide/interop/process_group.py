@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import Store
 
 from ringwide.background import Background, Pending
 from ringwide.interop.interrupts import end_calls_at_interrupts
-from ringwide.interop.tensors import alike, as_bits, as_numbers, operation_of
+from ringwide.interop.tensors import alike, as_bits, as_numbers, operation_of, operation_on, require_places, write
 from ringwide.interop.work import RingWork
 from ringwide.ring import Ring
 
@@ -53,7 +53,7 @@ class RingProcessGroup(dist.ProcessGroup):
         return self.allreduce(tensors, opts)
 
     async def _allreduce(self, tensors: list[Tensor], op: Any) -> None:
-        word = operation_of(op, tensors[0].dtype)
+        word = operation_on(tensors, op)
         numbers = [as_numbers(tensor, word) for tensor in tensors]
         await self.ring.allreduce(numbers[0] if len(numbers) == 1 else numbers, word)
 
@@ -66,7 +66,7 @@ class RingProcessGroup(dist.ProcessGroup):
         return self._work(self._reduce(given, opts.reduceOp, opts.rootRank), given)
 
     async def _reduce(self, tensors: list[Tensor], op: Any, root: int) -> None:
-        word = operation_of(op, tensors[0].dtype)
+        word = operation_on(tensors, op)
         await self.ring.reduce([as_numbers(tensor, word) for tensor in tensors], root, word)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> RingWork:
@@ -101,9 +101,9 @@ class RingProcessGroup(dist.ProcessGroup):
         if alike([output, *parts]):
             await self._reduce_scatter(output, flat, op)
             return
+        require_places([output], flat.dtype, "reduce_scatter")
         await self._allreduce([flat], op)  # shares of different lengths are not the ring's
-        mine = flat.split([part.numel() for part in parts])[self.ring.rank]
-        output.copy_(mine.view(output.shape))
+        write(output, flat.split([part.numel() for part in parts])[self.ring.rank])
 
     # -- copies
 
@@ -145,9 +145,9 @@ class RingProcessGroup(dist.ProcessGroup):
     async def _all_gather_list(self, outputs: list[Tensor], input: Tensor) -> None:
         self._require_one_each(outputs, "all_gather")
         if alike([input, *outputs]):
+            require_places(outputs, input.dtype, "all_gather")
             for output, part in zip(outputs, await self.ring.all_gather(as_bits(input)), strict=True):
-                target = as_bits(output)
-                target.copy_(part.view(target.shape))
+                write(as_bits(output), part)
         else:
             await self._exchange("all_gather", [input] * self.ring.size, outputs)
 

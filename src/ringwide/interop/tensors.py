@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch.distributed import ReduceOp
 
-from ringwide.buckets import DTYPES, INTEGERS
+from ringwide.buckets import DTYPES, INTEGERS, leaf_of
 
 _OPERATIONS = {
     ReduceOp.SUM: "sum",
@@ -37,6 +37,17 @@ def operation_of(op: ReduceOp | ReduceOp.RedOpType, dtype: torch.dtype) -> str:
     return _OF_BOOLS.get(word, word) if dtype is torch.bool else word
 
 
+def operation_on(tensors: Sequence[torch.Tensor], op: ReduceOp | ReduceOp.RedOpType) -> str:
+    """The ring's one word for all of them: a sum of truths is not what a sum of numbers is."""
+    words = {operation_of(op, tensor.dtype): tensor.dtype for tensor in tensors}
+    if len(words) > 1:
+        dtypes = " and ".join(map(str, words.values()))
+        raise TypeError(
+            f"the backend ringwide cannot reduce {dtypes} together by {getattr(op, 'op', op)}; reduce them apart"
+        )
+    return next(iter(words), "sum")
+
+
 def as_numbers(tensor: torch.Tensor, op: str) -> torch.Tensor:
     """For a sum, a minimum and so on: the numbers must mean the same."""
     if tensor.dtype in _CARRIED:
@@ -55,6 +66,22 @@ def as_bits(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         return torch.view_as_real(tensor)
     return tensor.view(_BITS_OF_BYTES[tensor.element_size()])
+
+
+def require_places(targets: Sequence[torch.Tensor], dtype: torch.dtype, what: str) -> None:
+    """Whatever would fail while the results are written must fail before: then none of them has changed."""
+    for index, target in enumerate(targets):
+        if target.dtype is not dtype:
+            raise TypeError(
+                f"{what}: output {index} is of {target.dtype}, and what comes is of {dtype}; make them equal"
+            )
+        leaf_of(as_bits(target), f"output {index}").require_writable(f"output {index}")
+
+
+def write(target: torch.Tensor, numbers: torch.Tensor) -> None:
+    """Into a tensor of the caller's, on the loop's thread, where neither its inference mode nor its no_grad holds."""
+    with torch.inference_mode(target.is_inference()), torch.no_grad():
+        target.copy_(numbers.view(target.shape))
 
 
 def alike(tensors: Sequence[torch.Tensor]) -> bool:

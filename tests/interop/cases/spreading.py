@@ -199,3 +199,25 @@ def all_to_all_single_of_complex_numbers(world: World) -> None:
     found = torch.zeros_like(ours)
     dist.all_to_all_single(found, ours)
     same(found, torch.cat([world.full(10 * rank + world.rank, 1) * (1 + 2j) for rank in world.ranks]))
+
+
+@case
+def in_inference_mode(world: World) -> None:
+    """As evaluations are: such tensors may be changed in that mode only, which is a matter of the thread."""
+    with torch.inference_mode():
+        ours, count = world.mine(3), world.size
+        found = [torch.empty_like(ours) for _ in world.ranks]
+        dist.all_gather(found, ours)
+        everybody: list[object] = [None] * count
+        dist.all_gather_object(everybody, world.rank)
+        half = world.mine(4, dtype=torch.bfloat16)
+        dist.all_reduce(half)
+        exchanged = world.full(-1, count)
+        dist.all_to_all_single(exchanged, world.mine(count))
+        part = world.full(-1, 2)
+        dist.reduce_scatter(part, [world.mine(2) for _ in world.ranks])
+    same(torch.stack(found), torch.arange(1.0, count + 1).repeat(3, 1).t().contiguous())
+    assert everybody == list(world.ranks)
+    same(half, world.full(world.total, 4, dtype=torch.bfloat16))
+    same(exchanged, torch.arange(1.0, count + 1))
+    same(part, world.full(world.total, 2))
