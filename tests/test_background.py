@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from ringwide.background import Background, Pending, background
+from ringwide.errors import RingClosed
 
 
 async def _value(value: int) -> int:
@@ -155,11 +156,12 @@ def test_what_was_left_open_is_closed_at_the_end(monkeypatch: pytest.MonkeyPatch
         return close
 
     ending = Background()
-    for name in ("bad", "forgotten", "good"):
+    for name in ("bad", "closed", "good"):
         ending.close_at_exit(name, closing(name))  # type: ignore[arg-type]
-    ending.forget("forgotten")
+    for _ in range(2):
+        ending.close_now("closed")
     ending.close()
-    assert closed == ["bad", uncaught, "good", uncaught]
+    assert closed == ["closed", None, "bad", uncaught, "good", uncaught]
     assert not ending._thread.is_alive()
 
 
@@ -170,3 +172,90 @@ def test_a_forked_child_has_a_loop_of_its_own() -> None:
     if child == 0:
         os._exit(background().start(_value(23)).wait(60))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 23
+
+
+def test_nobody_waits_for_a_loop_that_has_ended() -> None:
+    """What was under way fails, and so does what is asked for afterwards, also by what runs at the end of a program."""
+
+    async def wait() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def close(_: BaseException | None) -> None: ...
+
+    ending = Background()
+    under_way = [ending.start(wait()), ending.start(wait(), by_hand=True), ending.start_task(wait())]
+    called_back = threading.Event()
+    under_way[0].when_done(called_back.set)
+    ending.close_at_exit("ring", close)
+    ending.close()
+    for pending in (*under_way, ending.start(wait()), ending.start_task(wait())):
+        with pytest.raises(RingClosed, match="ended with the program"):
+            pending.wait(60)
+    assert called_back.is_set()
+    ending.close_now("ring")  # is closed
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_for_a_loop_that_something_has_ended() -> None:
+    def leave() -> None:
+        raise SystemExit
+
+    ending = Background()
+    pending = ending.start(asyncio.sleep(3600))
+    ending.loop.call_soon_threadsafe(leave)
+    with pytest.raises(RingClosed):
+        pending.wait(60)
+    ending._thread.join(60)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_call_that_is_cancelled_just_when_it_may_go_on_is_cancelled(by_hand: bool) -> None:
+    """Else it would go on to its next wait, and whoever pressed Ctrl-C would wait with it."""
+    first: list[asyncio.Future[None]] = []
+
+    async def wait() -> None:
+        first.append(asyncio.get_running_loop().create_future())
+        await first[0]
+        await asyncio.get_running_loop().create_future()
+
+    def go_on_and_cancel() -> None:
+        first[0].set_result(None)
+        pending._cancel()
+
+    pending = background().start(wait(), by_hand=by_hand)
+    background().loop.call_soon_threadsafe(go_on_and_cancel)
+    with pytest.raises(asyncio.CancelledError):
+        pending.wait(60)
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_its_parent() -> None:
+    async def wait() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def close(_: BaseException | None) -> None:
+        await wait()
+
+    behind = background()
+    open_one = behind.start(wait())
+    open_one.when_done(lambda: os._exit(1))  # what follows is for the parent to do
+    behind.close_at_exit("ring", close)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        behind.close_now("ring")
+        failed = [isinstance(_error_of(pending), RingClosed) for pending in (open_one, behind.start(wait()))]
+        os._exit(23 if failed == [True, True] else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    open_one._callbacks.clear()
+    open_one.cancel()
+    behind._to_close.clear()
+    assert code == 23
+
+
+def _error_of(pending: Pending[None]) -> BaseException | None:
+    try:
+        pending.wait()
+    except BaseException as error:
+        return error
+    return None

@@ -30,7 +30,7 @@ def join_blocking(
     membership = join(rank=rank, peers=peers, config=config)
     ring = behind.start_task(membership.__aenter__()).result()
 
-    async def leave(error: BaseException | None = None) -> None:
+    async def leave(error: BaseException | None) -> None:
         # The error is for the program's own thread: out of here an interrupt or an exit would end the loop.
         with suppress(BaseException) if error is not None else nullcontext():
             await membership.__aexit__(type(error) if error else None, error, None)
@@ -39,12 +39,10 @@ def join_blocking(
     try:
         yield BlockingRing(ring)
     except BaseException as error:
-        behind.start_task(leave(error)).wait()
+        behind.close_now(ring, error)
         raise
     else:
-        behind.start_task(leave()).wait()
-    finally:
-        behind.forget(ring)
+        behind.close_now(ring)
 
 
 class BlockingRing:

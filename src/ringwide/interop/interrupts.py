@@ -8,6 +8,7 @@ Only where Ctrl-C means that: a program with a handler of its own (to stop at th
 so is one with a wake-up descriptor of its own, as every asyncio program has.
 """
 
+import os
 import signal
 import socket
 import threading
@@ -25,13 +26,23 @@ class _Doorbell:
         self._behind = behind
         behind.loop.call_soon_threadsafe(behind.loop.add_reader, self._here.fileno(), self._hear)
         before = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
-        if before != -1:
+        self._rings = before == -1
+        if not self._rings:
             signal.set_wakeup_fd(before)
 
     def _hear(self) -> None:
         numbers = self._here.recv(4096)
         if signal.SIGINT in numbers and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._behind.cancel_calls()
+
+    def leave_to_the_parent(self) -> None:
+        """In a forked child, whose signals are its own: a Ctrl-C there would end calls of its parent."""
+        if self._rings:
+            before = signal.set_wakeup_fd(-1)
+            if before != self._there.fileno():  # the program has set another one meanwhile
+                signal.set_wakeup_fd(before)
+        for end in (self._here, self._there):
+            end.close()
 
 
 _doorbells: dict[Background, _Doorbell] = {}
@@ -42,3 +53,12 @@ def end_calls_at_interrupts(behind: Background) -> None:
     if threading.current_thread() is threading.main_thread() and behind not in _doorbells:
         _doorbells.clear()
         _doorbells[behind] = _Doorbell(behind)
+
+
+def _forget_in_child() -> None:
+    for doorbell in _doorbells.values():
+        doorbell.leave_to_the_parent()
+    _doorbells.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

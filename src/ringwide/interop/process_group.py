@@ -34,7 +34,6 @@ class RingProcessGroup(dist.ProcessGroup):
         self._membership, self._store, self._behind = membership, store, behind
         self._name = self._description = ""
         self._together: list[Pending[Any]] | None = None  # operations that were asked for as one
-        self._left = False
         behind.close_at_exit(self, self._leave)
         end_calls_at_interrupts(behind)
 
@@ -302,10 +301,7 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Leave the ring: the others hear a goodbye, and from a `finally` because of what."""
-        if not self._left:
-            self._left = True
-            self._behind.forget(self)
-            self._behind.start_task(self._leave(sys.exc_info()[1])).wait()
+        self._behind.close_now(self, sys.exc_info()[1])
 
     def abort(self) -> None:
         self.shutdown()

@@ -1,0 +1,33 @@
+"""The wake-up descriptor by which the loop hears of Ctrl-C, and who else has it."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from ringwide.background import background
+from ringwide.interop import interrupts
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_signal_of_a_forked_child_is_not_heard_in_its_parent() -> None:
+    """A worker of a DataLoader, say: what is sent to it alone must not end collectives of the process it came from."""
+    before = signal.set_wakeup_fd(-1)
+    behind = background()
+    try:
+        interrupts.end_calls_at_interrupts(behind)
+        child = os.fork()
+        if child == 0:
+            os._exit(23 if signal.set_wakeup_fd(-1) == -1 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 23
+        assert signal.set_wakeup_fd(-1) != -1, "the parent still has its own"
+    finally:
+        signal.set_wakeup_fd(before)
+        behind.start(_silence(interrupts._doorbells.pop(behind))).wait(60)
+
+
+async def _silence(doorbell: interrupts._Doorbell) -> None:
+    asyncio.get_running_loop().remove_reader(doorbell._here.fileno())
+    for end in (doorbell._here, doorbell._there):
+        end.close()
