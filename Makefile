@@ -27,8 +27,8 @@ forerunner: $(READY) ## the forerunner's workload, each of its generations for 3
 	done && $(RUN) -m ringwide report $$runs/*/ --out $$runs/report.html
 
 test: $(READY) ## everything: format, lint, types, all tests but those of make integrations
-	$(RUN) -m ruff format --check src tests bench
-	$(RUN) -m ruff check src tests bench
+	$(RUN) -m ruff format --check src tests bench examples
+	$(RUN) -m ruff check src tests bench examples
 	@# Tests with processes of their own wait a lot, so the others run beside them, and types are looked at meanwhile.
 	$(RUN) -m mypy & types=$$!; $(RUN) -m pytest -m system > .system-tests.txt 2>&1 & system=$$!; \
 	$(RUN) -m pytest -m "not system and not integrations" -n 2 --dist loadfile; code=$$?; \

@@ -11,12 +11,10 @@ from typing import Any
 
 def register() -> None:
     """Tell torch.distributed the name. What it stands for is imported when somebody asks for it."""
-    distributed = sys.modules.get("torch.distributed")
-    backend = getattr(distributed, "Backend", None)  # a torch without distributed has none
-    if backend is None or "RINGWIDE" in backend._plugins:
-        return
+    backend = getattr(sys.modules.get("torch.distributed"), "Backend", None)  # a torch without distributed has none
     try:
-        backend.register_backend("ringwide", _create, extended_api=True, devices=["cpu"])
+        if backend is not None and "RINGWIDE" not in backend._plugins:
+            backend.register_backend("ringwide", _create, extended_api=True, devices=["cpu"])
     except Exception:  # whatever torch has changed: this program may never ask for us
         return
 
