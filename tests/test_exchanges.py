@@ -15,6 +15,7 @@ from ringwide.buckets import DTYPES
 from ringwide.collective.plan import EXPRESS_BYTES
 
 LARGE = 4_000_000
+CANCELLED = asyncio.CancelledError()
 
 
 def parcel(sender: int, receiver: int, count: int, dtype: str = "int32") -> torch.Tensor:
@@ -169,8 +170,8 @@ async def test_one_that_gives_up_before_another_has_compared_is_heard_all_the_sa
         exchanges = ring._engine.correspondence.exchanges
         compare = exchanges._compare
 
-        async def late(row: Any, what: str) -> Any:
-            found = await compare(row, what)
+        async def late(*arguments: Any) -> Any:
+            found = await compare(*arguments)
             await gave_up.wait()
             while not exchanges._given_up:  # noqa: ASYNC110
                 await asyncio.sleep(0)
@@ -196,6 +197,33 @@ async def test_one_that_gives_up_before_another_has_compared_is_heard_all_the_sa
         assert all((part == -1).all() for part in incoming)
 
     await on_every_rank(3, act, messages=True)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+async def test_one_that_gives_up_before_it_has_compared_is_heard_by_those_that_have(size: int) -> None:
+    """Whenever it is: nobody who knows what all send waits for a rank that has changed its mind meanwhile."""
+    outcomes = set()
+    for steps in range(1, 25):
+
+        async def act(ring: Ring, steps: int = steps) -> str:
+            incoming = [np.full(5, -1.0) for _ in range(ring.size)]
+            task = asyncio.create_task(ring.exchange([np.ones(5)] * ring.size, incoming))
+            if ring.rank == 1:
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                task.cancel()
+            await asyncio.wait([task])
+            error = CANCELLED if task.cancelled() else task.exception()
+            assert all((part == (1 if error is None else -1)).all() for part in incoming)
+            if ring.rank != 1 and error is not None:
+                assert isinstance(error, ringwide.CollectiveAborted)
+                assert error.by == 1
+            await ring.barrier()
+            assert not ring._engine.correspondence.office.waits
+            return type(error).__name__
+
+        outcomes.add(tuple(await on_every_rank(size, act, messages=True, linger_seconds=0.0)))
+    assert any(names[0] == "CollectiveAborted" for names in outcomes)
 
 
 async def test_a_rank_without_memory_is_named_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,12 +173,11 @@ async def test_while_a_message_is_awaited_signs_of_life_are_asked_for() -> None:
     [
         (news(Kind.ACCEPT, "", collective=40), MAIL_LANE, "speaks of message 40"),
         (news(Kind.GOODBYE, "it is done"), MAIL_LANE, "kind 20 on a mail lane"),
-        (news(Kind.ABORT, "", collective=40), MAIL_LANE, "gave up on exchange 40, which has not begun"),
         (news(Kind.ABORT, "8 x", collective=1), MAIL_LANE, "gave up on exchange 1 in strange words"),
         (news(Kind.OFFER, "of what?", collective=1), 0, "a frame of mail on a lane for collectives"),
         (b"GET / HTTP/1.1\r\nHost: somewhere.example\r\nAccept: */*\r\n\r\n", MAIL_LANE, "not a ringwide frame"),
     ],
-    ids=["answer", "goodbye", "exchange", "words", "lane", "stranger"],
+    ids=["answer", "goodbye", "words", "lane", "stranger"],
 )
 async def test_frames_that_break_the_rules_end_the_ring_and_say_so(frame: bytes, lane: int, words: str) -> None:
     async def act(ring: Ring) -> None:

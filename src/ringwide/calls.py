@@ -25,15 +25,20 @@ class Refusal(NamedTuple):
     """What the caller gets, given the number that the call has all the same."""
 
 
+OnNumber = Callable[[int], object]
+"""on_number(number): a call has begun, whatever becomes of it."""
+
+
 class _Call:
     """One call of a user, from the moment it is made."""
 
-    __slots__ = ("collective", "number", "numbers", "outcome", "plan", "refusal", "succeeded")
+    __slots__ = ("collective", "number", "numbers", "on_number", "outcome", "plan", "refusal", "succeeded")
 
     def __init__(
         self, plan: Plan, numbers: Sequence[Numbers], refusal: Refusal | None, outcome: asyncio.Future[None]
     ) -> None:
         self.plan, self.numbers, self.refusal, self.outcome = plan, numbers, refusal, outcome
+        self.on_number: OnNumber | None = None
         self.number = 0  # when it is known
         self.collective: Collective | None = None  # while it is open
         self.succeeded: Collective | None = None
@@ -57,12 +62,19 @@ class Calls:
         self._running = 0
         self.made = 0
 
-    async def make(self, plan: Plan, numbers: Sequence[Numbers], refusal: Refusal | None = None) -> int:
+    async def make(
+        self,
+        plan: Plan,
+        numbers: Sequence[Numbers],
+        refusal: Refusal | None = None,
+        on_number: OnNumber | None = None,
+    ) -> int:
         """Carry out a plan together with the other ranks, or let them know at its turn that it is refused.
 
         Returns the number that it has on all ranks.
         """
         call = _Call(plan, numbers, refusal, self._loop.create_future())
+        call.on_number = on_number
         self._waiting.append(call)
         self._start_waiting()
         if plan.express and self._running == 1 and self.linger_seconds:
@@ -116,6 +128,8 @@ class Calls:
             on_done(error)
         else:
             call.number = collective.number
+            if call.on_number is not None:
+                call.on_number(call.number)
             if not call.outcome.done():
                 call.collective = collective
             elif not call.outcome.cancelled() and call.outcome.exception() is None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from ringwide.buckets import Shelf
-from ringwide.calls import Calls, Refusal
+from ringwide.calls import Calls, OnNumber, Refusal
 from ringwide.codec import registry
 from ringwide.codec.codec import Array
 from ringwide.collective.coder import Coder
@@ -105,12 +105,19 @@ class Engine:
 
     # -- while it runs
 
-    async def run(self, plan: Plan, numbers: Sequence[Numbers] = (), refusal: Refusal | None = None) -> int:
+    async def run(
+        self,
+        plan: Plan,
+        numbers: Sequence[Numbers] = (),
+        refusal: Refusal | None = None,
+        on_number: OnNumber | None = None,
+    ) -> int:
         """Carry out a plan together with the other ranks, or let them hear why not. Returns the number of the call."""
         if self.left:
             raise RingClosed(_LEFT)
         with self._awaiting():
-            return await self._calls.make(plan, [*numbers, *[_NOTHING] * (len(plan.parts) - len(numbers))], refusal)
+            given = [*numbers, *[_NOTHING] * (len(plan.parts) - len(numbers))]
+            return await self._calls.make(plan, given, refusal, on_number)
 
     @contextmanager
     def _awaiting(self) -> Iterator[None]:
@@ -133,12 +140,12 @@ class Engine:
             raise ConfigError("this ring carries no messages: join it with RingConfig(messages=True), on every rank")
         return self._correspondence
 
-    async def _compare(self, row: Array, what: str) -> tuple[int, Array]:
-        """The rows of all ranks, and the number of the call by which they were told."""
+    async def _compare(self, row: Array, what: str, on_number: OnNumber) -> tuple[int, Array]:
+        """The rows of all ranks, and the number of the call by which they were told, as soon as it has one."""
         rows = np.empty((self._size, *row.shape), row.dtype)
         rows[self._rank] = row
         request = Request(Kind.EXCHANGE, what, (BucketShape(str(row.dtype), rows.size, row.itemsize),))
-        number = await self.run(self.planner.plan(request), [Numbers(rows.reshape(-1), None, np.add)])
+        number = await self.run(self.planner.plan(request), [Numbers(rows.reshape(-1), None, np.add)], None, on_number)
         return number, rows
 
     def statistics(self) -> statistics.Statistics:

@@ -5,7 +5,8 @@
 2. Each sends its messages, and receives those of the others, under that number.
 3. When all has arrived, and all has left, it is copied to where it belongs.
 
-A rank that fails in between, or is cancelled, tells all others. Those that are not through yet pass it on before they
+A rank that fails in between, or is cancelled, tells all others, even if it has not compared yet: some of them perhaps
+have. Those that are not through yet pass it on before they
 give up their own messages, so that all name the rank with which it began, whomever they hear first.
 """
 
@@ -25,8 +26,10 @@ from ringwide.protocol.mail import Space
 _REMEMBERED = 1024
 _DTYPES_AT_MOST = 16
 
-Compare = Callable[[Array, str], Awaitable[tuple[int, Array]]]
-"""compare(row, what): the number of the collective by which all ranks tell their rows, and all rows."""
+Compare = Callable[[Array, str, Callable[[int], object]], Awaitable[tuple[int, Array]]]
+"""compare(row, what, on_number): the number of the collective by which all ranks tell their rows, and all rows.
+
+on_number(number) is called when that one has begun."""
 Leaves = Sequence[Leaf | None]
 
 
@@ -54,7 +57,15 @@ class Exchanges:
 
     async def run(self, outgoing_: Leaves, incoming: Leaves, what: str) -> None:
         row = np.stack([_figures(outgoing_), _figures(incoming)])
-        number, rows = await self._compare(row, what)
+        begun: list[int] = []
+        try:
+            number, rows = await self._compare(row, what, begun.append)
+        except CollectiveMismatch:  # nobody has got any further
+            raise
+        except BaseException as error:
+            for number in begun:
+                self._give_up(number, (), error)
+            raise
         _check(rows, number, what)
         await self._carry_out(number, what, outgoing_, incoming)
 
@@ -125,11 +136,11 @@ class Exchanges:
 
     def hear_given_up(self, peer: int, number: int, words: str) -> None:
         """Another rank has given up on this exchange, because of a third one perhaps."""
-        if number > self._called():
-            raise RemoteProtocolError(f"rank {peer} gave up on exchange {number}, which has not begun")
         by, _, reason = words.partition(" ")
         if by not in self._ranks:
             raise RemoteProtocolError(f"rank {peer} gave up on exchange {number} in strange words")
+        if number > self._called():
+            return  # so it has not compared either, and has told us that as well
         if number in self._open:
             settles(self._open[number])(self._aborted(number, int(by), reason))
             return
