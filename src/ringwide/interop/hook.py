@@ -4,7 +4,9 @@ state = ringwide.interop.RingState(ringwide.RingConfig(codec="int8", allow_lossy
 model.register_comm_hook(state, ringwide.interop.allreduce_hook)
 """
 
+from collections.abc import Sequence
 from types import TracebackType
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -14,6 +16,27 @@ from ringwide.config import RingConfig
 from ringwide.interop.creation import form
 from ringwide.interop.work import RingWork
 from ringwide.ring import Ring
+
+
+class Layouts:
+    """Which parameters lie in a bucket, and in which order: what a codec still owes belongs to those.
+
+    DDP's own number does not tell: after its first step it puts other parameters into the buckets, or the same ones in
+    another order, and several models may have one state. All ranks see the same layouts in the same order.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], tuple[int, list[ref[torch.Tensor]]]] = {}
+        self._count = 0
+
+    def number_of(self, parameters: Sequence[torch.Tensor]) -> int:
+        """The same for the same parameters; a number that nobody has had for new ones."""
+        key = tuple(map(id, parameters))
+        number, alive = self._known.get(key, (-1, []))
+        if number < 0 or any(parameter() is None for parameter in alive):  # others may get the id of one that is gone
+            number, self._count = self._count, self._count + 1
+            self._known[key] = number, [ref(parameter) for parameter in parameters]
+        return number
 
 
 class RingState:
@@ -26,6 +49,7 @@ class RingState:
             raise RuntimeError("RingState needs a group to meet in: call torch.distributed.init_process_group before")
         store = PrefixStore("hook", group.get_group_store())
         self._group = form(store, rank=group.rank(), size=group.size(), config=config)
+        self._layouts = Layouts()
 
     @property
     def ring(self) -> Ring:
@@ -37,7 +61,7 @@ class RingState:
         return self._group.error
 
     def average(self, bucket: GradBucket) -> RingWork:
-        return self._group.average(bucket.buffer(), f"bucket {bucket.index()}")
+        return self._group.average(bucket.buffer(), f"bucket {self._layouts.number_of(bucket.parameters())}")
 
     def close(self) -> None:
         """Leave the ring. At the end of the program it is left anyway."""
