@@ -269,6 +269,7 @@ class Background:
 
 
 _current: Background | None = None
+_last_acts: list[Callable[[], object]] = []
 _lock = threading.Lock()
 
 
@@ -281,12 +282,19 @@ def background() -> Background:
         return _current
 
 
+def at_the_end(act: Callable[[], object]) -> None:
+    """Have it done at the end of the program, when all rings have been left."""
+    _last_acts.append(act)
+
+
 def _close_current() -> None:
     global _current
     with _lock:
         ended, _current = _current, None
     if ended is not None:
         ended.close()
+        for act in _last_acts:
+            act()
 
 
 def _forget_in_child() -> None:

@@ -40,6 +40,21 @@ def test_threads_are_used_again() -> None:
     assert len(names) < 50  # now and then one is not free again yet
 
 
+def test_whoever_ends_the_program_can_wait_for_them() -> None:
+    followers, begun, may_end = Followers(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE_SECONDS)
+
+    assert followers.rest(0)
+    followers.do(wait)
+    assert begun.wait(PATIENCE_SECONDS)
+    assert not followers.rest(0)
+    may_end.set()
+    assert followers.rest(PATIENCE_SECONDS)
+
+
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_forked_child_has_followers_of_its_own() -> None:
     done = threading.Event()
