@@ -10,6 +10,7 @@ Rules, each learnt from a crash:
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -24,6 +25,10 @@ _NO_TIMEOUT = timedelta(0)
 _FOLLOWING = threading.Lock()  # one for all: hardly ever do two threads ask at the same time
 
 
+class WaitTimeout(RuntimeError, TimeoutError):
+    """`work.wait(timeout)` was over before the work. A RuntimeError, as with other backends."""
+
+
 class RingWork(Work):
     """One operation of a group, or several that were asked for together."""
 
@@ -33,13 +38,20 @@ class RingWork(Work):
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        seconds = timeout.total_seconds()
-        for pending in self._pendings:
-            if seconds > 0:
-                pending.wait(seconds)
-            else:
+        if timeout > _NO_TIMEOUT:
+            self._wait_for(timeout.total_seconds())
+        else:
+            for pending in self._pendings:
                 pending.result()
         return True
+
+    def _wait_for(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        try:
+            for pending in self._pendings:
+                pending.wait(max(0.0, until - time.monotonic()))
+        except TimeoutError:
+            raise WaitTimeout(f"the operation has not ended within {seconds:g} s, and goes on") from None
 
     def synchronize(self) -> None:
         self.wait()
