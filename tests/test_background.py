@@ -1,10 +1,12 @@
 """The loop of the background: order, results, errors, and what happens in a forked child."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -259,3 +261,39 @@ def _error_of(pending: Pending[None]) -> BaseException | None:
     except BaseException as error:
         return error
     return None
+
+
+def _die() -> None:
+    raise LookupError("on purpose")
+
+
+def _die_as_torch_does() -> None:
+    try:
+        _die()
+    except LookupError:
+        sys.exit(1)
+
+
+def _live_with_a_ring(act: Callable[[], None], told: int) -> None:
+    async def close(error: BaseException | None) -> None:
+        os.write(told, type(error).__name__.encode())
+
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - its traceback is no news
+    background().close_at_exit("ring", close)
+    act()
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [(int, "NoneType"), (sys.exit, "NoneType"), (_die, "LookupError"), (_die_as_torch_does, "LookupError")],
+)
+def test_a_process_of_multiprocessing_leaves_its_rings_too(act: Callable[[], None], error: str) -> None:
+    """It ends without atexit, and the others would take that for a crash; one that crashed must not say it is done."""
+    hears, told = os.pipe()
+    child = multiprocessing.get_context("fork").Process(target=_live_with_a_ring, args=(act, told))
+    child.start()
+    os.close(told)
+    with os.fdopen(hears) as words:
+        assert words.read() == error
+    child.join(60)

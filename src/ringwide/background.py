@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 import uvloop
@@ -31,6 +32,7 @@ _SWITCH_SECONDS = 0.0002
 """A thread that computes in Python keeps the interpreter for so long while the loop waits for it. Python's own 5 ms
 would be added to every message; a program that has chosen another value keeps it."""
 _LEAVE_SECONDS = 2.0
+_BEFORE_OTHERS = 100
 
 
 class Pending(Generic[T]):
@@ -252,7 +254,7 @@ class Background:
 
     def close(self) -> None:
         """At the end of the program: others hear a goodbye, and do not take this for a crash, nor a crash for this."""
-        uncaught = getattr(sys, "last_value", None)
+        uncaught = _uncaught()
         for key in list(self._to_close):
             close = self._to_close.pop(key)
             try:
@@ -279,7 +281,23 @@ def background() -> Background:
     with _lock:
         if _current is None:
             _current = Background()
+            _close_with_a_child()
         return _current
+
+
+def _close_with_a_child() -> None:
+    """A process of multiprocessing has an end of its own: some have no atexit, others one that knows of no error."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        import_module("multiprocessing.util").Finalize(None, _close_current, exitpriority=_BEFORE_OTHERS)
+
+
+def _uncaught() -> BaseException | None:
+    """What the program dies of. In a process of multiprocessing it is on its way; torch makes an exit of it."""
+    error: BaseException | None = getattr(sys, "last_value", None) or sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        return (error.__context__ or error) if error.code else None
+    return error
 
 
 def at_the_end(act: Callable[[], object]) -> None:
