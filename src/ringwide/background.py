@@ -162,7 +162,9 @@ class Pending(Generic[T]):
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        elif self._waits_for is None or not self._waits_for.cancel():
+        elif self._waits_for is not None and not self._waits_for.done():
+            self._waits_for.cancel()
+        elif self._waits_for is None or not self._waits_for.cancelled():
             self._cancel_later = True  # what it waited for is there, and it has not gone on yet
 
     def _end(self, result: T | None, error: BaseException | None) -> None:

@@ -33,6 +33,14 @@ def test_a_wait_that_is_too_short_is_a_runtime_error_and_the_work_goes_on() -> N
             pending.wait(60)
 
 
+def test_a_future_that_was_given_up_says_so() -> None:
+    pending = background().start(_for_ever())
+    future = RingWork([pending], []).get_future()
+    pending.cancel()
+    with pytest.raises(RuntimeError, match="CancelledError: this rank has given it up"):
+        future.wait()
+
+
 @pytest.mark.parametrize("timeout", [timedelta(0), LONG])
 def test_an_error_reaches_who_waits_with_a_timeout_and_without(timeout: timedelta) -> None:
     with pytest.raises(LookupError, match="not here"):

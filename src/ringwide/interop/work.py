@@ -22,6 +22,7 @@ from ringwide.background import Pending
 from ringwide.interop.following import follow
 
 _NO_TIMEOUT = timedelta(0)
+_GIVEN_UP = "this rank has given it up"  # Ctrl-C, and it has no words
 _FOLLOWING = threading.Lock()  # one for all: hardly ever do two threads ask at the same time
 
 
@@ -88,7 +89,7 @@ class RingWork(Work):
     def _outcome(self, _: object) -> list[torch.Tensor]:
         error = self.exception()
         if error is not None:
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+            raise RuntimeError(f"{type(error).__name__}: {str(error) or _GIVEN_UP}") from error
         return self._tensors
 
 
