@@ -1,13 +1,15 @@
 """How groups meet in a store: ranks are threads here, and have a store in memory."""
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed import HashStore
 
 import ringwide
-from ringwide.interop.creation import form
+from ringwide.interop.creation import _settings, form
 
 
 def formed_and_left(store: HashStore) -> list[float]:
@@ -39,3 +41,19 @@ def test_a_group_can_be_made_again_and_again() -> None:
     with pytest.raises(ringwide.StartTimeout):
         form(store, rank=1, size=2, config=ringwide.RingConfig(start_timeout_seconds=0.1))
     assert [formed_and_left(store) for _ in range(3)] == [[3.0, 3.0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("ours", "torchs", "deadline"),
+    [
+        ({}, dist.default_pg_timeout, 1800),
+        ({"lanes": 2}, timedelta(seconds=7), 7),
+        ({"collective_timeout_seconds": 40}, dist.default_pg_timeout, 40),
+        ({"collective_timeout_seconds": 40}, timedelta(seconds=7), 7),
+    ],
+)
+def test_the_deadline_is_the_one_that_somebody_has_chosen(
+    ours: dict[str, float], torchs: timedelta, deadline: float
+) -> None:
+    """A script in which all wait at a barrier for ten minutes works with every backend."""
+    assert _settings(ringwide.RingConfig(**ours), torchs).collective_timeout_seconds == deadline  # type: ignore[arg-type]

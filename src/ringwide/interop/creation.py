@@ -51,13 +51,18 @@ def _part_for_one_ring(store: Store, rank: int) -> Store:
 
 
 def _settings(config: object, timeout: timedelta | None) -> RingConfig:
-    """Those of `pg_options`, else of the environment. A time-out that the program has chosen is its deadline."""
+    """Those of `pg_options`, else of the environment.
+
+    The time-out of torch is the deadline, also the half hour that it has by itself: in scripts for other backends ranks
+    wait for one that evaluates. Only a deadline that our settings name is worth more than that half hour.
+    """
     if config is None:
         config = from_environment(os.environ)
     if not isinstance(config, RingConfig):
         raise ConfigError(f"pg_options is a {type(config).__name__}; the backend ringwide takes a ringwide.RingConfig")
     chosen: dict[str, Any] = {"messages": True}
-    if timeout is not None and timeout != dist.default_pg_timeout:
+    ours = "collective_timeout_seconds" in config.model_fields_set
+    if timeout is not None and not (ours and timeout == dist.default_pg_timeout):
         chosen["collective_timeout_seconds"] = timeout.total_seconds()
     return config.model_copy(update=chosen)
 

@@ -48,7 +48,7 @@ class RingState:
         if group is None:
             raise RuntimeError("RingState needs a group to meet in: call torch.distributed.init_process_group before")
         store = PrefixStore("hook", group.get_group_store())
-        self._group = form(store, rank=group.rank(), size=group.size(), config=config)
+        self._group = form(store, rank=group.rank(), size=group.size(), config=config, timeout=dist.default_pg_timeout)
         self._layouts = Layouts()
 
     @property
