@@ -1,6 +1,7 @@
 """What it costs to start: `python -m bench startup`. Medians of fresh processes, beside an empty Python."""
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -18,6 +19,18 @@ COMMANDS = {
 }
 
 
+REGISTERING = """
+import time
+import torch.distributed
+began = time.perf_counter()
+from ringwide.registration import register
+register()
+assert torch.distributed.is_backend_available("ringwide")
+print(time.perf_counter() - began)
+"""
+"""What every program that imports torch pays for the backend, timed inside; torch itself has not done it here."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=11, help="processes for each line (default: %(default)s)")
 
@@ -32,3 +45,10 @@ def run(options: argparse.Namespace) -> None:
             times[name].append(time.perf_counter() - start)
     for name, taken in times.items():
         print(f"{name:<32} {statistics.median(taken):.3f} s")
+    print(f"{'registering with torch':<32} {statistics.median(map(registering, range(5))) * 1e3:.2f} ms")
+
+
+def registering(_: int) -> float:
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    told = subprocess.run([sys.executable, "-c", REGISTERING], check=True, capture_output=True, env=environment)
+    return float(told.stdout)

@@ -1,7 +1,8 @@
 """Every asynchronous test runs on both event loops that the package promises to work on.
 
 For those that are about numbers (marked so, about codecs, or about training, which knows of the loop only where
-gradients overlap with the backward pass) one is enough.
+gradients overlap with the backward pass) one is enough; and for those with processes of their own, which run on the
+loop that our commands run on.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ def pytest_configure() -> None:
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    if _is_about_numbers(item):
+    if _is_about_numbers(item) or item.get_closest_marker("system") is not None:
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
 
