@@ -38,6 +38,7 @@ UNPICKLES = {"yaml.unsafe_load", "yaml.unsafe_load_all", "yaml.full_load", "yaml
 SAFE_LOADERS = ("yaml.SafeLoader", "yaml.CSafeLoader")
 # Its processes pass pickles through pipes that they inherit: between a launcher and what it forked, never from outside.
 MAY_FORK = {"experiment/fleet/nursery.py", "experiment/node/part.py", "simulator/many.py"}
+HEARS_OF_ITS_END = {"background.py"}  # where somebody else has started the process so; it passes nothing
 
 
 def dangers(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -81,7 +82,7 @@ def test_nothing_in_the_source_executes_data() -> None:
 
 def test_who_forks_is_known() -> None:
     forking = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if "multiprocessing" in path.read_text()}
-    assert forking <= MAY_FORK
+    assert forking <= MAY_FORK | HEARS_OF_ITS_END
 
 
 @pytest.mark.parametrize(
