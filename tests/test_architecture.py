@@ -15,7 +15,8 @@ SOURCE = Path(ringwide.__file__).parent
 
 FLOORS = (
     ("errors", "registration"),
-    ("protocol", "background"),
+    ("protocol", "pending"),
+    ("background",),
     ("codec", "transport"),
     ("collective", "membership"),
     ("mail",),

@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ringwide.background import Background, Pending, background
+from ringwide.background import Background, background
 from ringwide.errors import RingClosed
+from ringwide.pending import Pending
 
 
 async def _value(value: int) -> int:

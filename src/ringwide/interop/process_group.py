@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from ringwide.background import Background, Pending
+from ringwide.background import Background
 from ringwide.interop.interrupts import end_calls_at_interrupts
 from ringwide.interop.tensors import alike, as_bits, as_numbers, operation_of, operation_on, require_places, write
 from ringwide.interop.work import RingWork
+from ringwide.pending import Pending
 from ringwide.ring import Ring
 
 Tensor = torch.Tensor

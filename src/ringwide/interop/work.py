@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work
 
-from ringwide.background import Pending
 from ringwide.interop.following import follow
+from ringwide.pending import Pending
 
 _NO_TIMEOUT = timedelta(0)
 _GIVEN_UP = "this rank has given it up"  # Ctrl-C, and it has no words
