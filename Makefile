@@ -4,6 +4,8 @@ VENV   := .venv
 RUN    := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 
+unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start sooner where bytecode is kept
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo forerunner test check format integrations faults fuzz soak bench clean
 
