@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import accuracy, allreduce, codecs_report, logging, nonfinite, protection, same_host, training
+from bench import (
+    accuracy,
+    allreduce,
+    backend,
+    blocking,
+    codecs_report,
+    logging,
+    nonfinite,
+    protection,
+    same_host,
+    training,
+)
 
 from ringwide.config import settings_table
 
@@ -30,6 +41,8 @@ def test_every_setting_is_in_the_documents() -> None:
         ("logging", logging.markdown, "docs/performance.md"),
         ("protection", protection.markdown, "docs/performance.md"),
         ("nonfinite", nonfinite.markdown, "docs/performance.md"),
+        ("backend", backend.markdown, "README.md"),
+        ("blocking", blocking.markdown, "docs/performance.md"),
         ("same_host", same_host.markdown, "docs/performance.md"),
     ],
 )
