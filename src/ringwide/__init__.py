@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "interop":  # a room as a whole, which imports torch
+        return import_module("ringwide.interop")
     if name not in _HOME:
         raise AttributeError(f"module 'ringwide' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -17,6 +17,8 @@ assert torch.distributed.is_backend_available("ringwide")
 heavy = [name for name in began if name.startswith("ringwide.") and name != "ringwide.registration"]
 assert not heavy, heavy
 assert "uvloop" not in began and "pydantic" not in began
+import ringwide
+assert callable(ringwide.interop.allreduce_hook)
 """
 
 
