@@ -1,6 +1,7 @@
 """Several ranks of one ring as tasks on one event loop, over real connections on loopback."""
 
 import asyncio
+import os
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -14,8 +15,17 @@ Act = Callable[[ringwide.Ring], Awaitable[Result]]
 PATIENCE_SECONDS = 100
 
 
+PORTS = {"": range(24_000, 32_000), "gw0": range(10_000, 17_000), "gw1": range(17_000, 24_000)}
+"""Each process that runs tests beside others has ports of its own: between finding one free and listening on it,
+another would take it now and then."""
+
+
+def own_ports(count: int) -> list[int]:
+    return free_ports(count, random.Random(), PORTS.get(os.environ.get("PYTEST_XDIST_WORKER", "")))
+
+
 def free_peers(size: int) -> list[str]:
-    return [f"{LOOPBACK}:{port}" for port in free_ports(size, random.Random())]
+    return [f"{LOOPBACK}:{port}" for port in own_ports(size)]
 
 
 async def on_every_rank(

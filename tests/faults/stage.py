@@ -18,6 +18,8 @@ from tests.faults.rank import Answer
 
 from ringwide.experiment.fleet.ports import LOOPBACK, free_ports
 
+PORTS = range(24_000, 32_000)  # the tests that run beside these in other processes use those below
+
 LEAVE_SECONDS = 10.0
 
 
@@ -165,7 +167,7 @@ class Stage:
     def _take_ports(self, count: int) -> list[int]:
         """Runs go on beside each other, and a port is not in use before its rank listens there."""
         while True:
-            ports = free_ports(count, random.Random())
+            ports = free_ports(count, random.Random(), PORTS)
             if self._ports.isdisjoint(ports):
                 self._ports.update(ports)
                 return ports

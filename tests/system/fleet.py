@@ -22,6 +22,8 @@ from typing import Any, Self
 
 from ringwide.experiment.fleet.ports import LOOPBACK, free_ports
 
+PORTS = range(24_000, 32_000)  # the tests that run beside these in other processes use those below
+
 Act = Callable[..., Awaitable[Any]]
 
 
@@ -41,7 +43,7 @@ class Fleet:
     def __init__(self, act: Act, *, size: int, rings: int = 1, **arguments: Any) -> None:
         self._command = [sys.executable, __file__, inspect.getfile(act), act.__name__]
         self._size = size
-        addresses = [f"{LOOPBACK}:{port}" for port in free_ports(size * rings, random.Random())]
+        addresses = [f"{LOOPBACK}:{port}" for port in free_ports(size * rings, random.Random(), PORTS)]
         self._arguments = {"peers": [addresses[ring::rings] for ring in range(rings)], **arguments}
         self._processes: list[subprocess.Popen[str]] = []
 

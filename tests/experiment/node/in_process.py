@@ -1,13 +1,13 @@
 """Nodes of an experiment as tasks of this process, over real connections."""
 
-import random
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from local_ring import own_ports
 from ringwide.experiment.file.variants import Variant, load_variants
-from ringwide.experiment.fleet.ports import free_ports, write_peers
+from ringwide.experiment.fleet.ports import write_peers
 from ringwide.experiment.node.others import Listed
 from ringwide.experiment.node.part import Part
 from ringwide.experiment.node.stopping import Stopping
@@ -20,7 +20,7 @@ def experiment(directory: Path, nodes: int = 1, **keys: Any) -> list[Variant]:
     given = {"name": "t", "nodes": nodes, "training": TRAINING, **keys}
     given["report"] = {"directory": str(directory / "runs"), "html": False}
     (directory / "e.yaml").write_text(yaml.safe_dump(given))
-    write_peers(directory / "peers.txt", free_ports(nodes, random.Random()))
+    write_peers(directory / "peers.txt", own_ports(nodes))
     return load_variants(directory / "e.yaml", [])
 
 

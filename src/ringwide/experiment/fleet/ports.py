@@ -11,13 +11,13 @@ FIRST_PORT = 10_000
 TRIES_PER_PORT = 100
 
 
-def free_ports(count: int, chance: random.Random) -> list[int]:
-    """Ports that nobody listens on now.
+def free_ports(count: int, chance: random.Random, among: range | None = None) -> list[int]:
+    """Ports that nobody listens on now, of those that are given.
 
-    They lie below those the kernel gives to outgoing connections: otherwise a node that dials early could be given
-    the port on which a later one is about to listen.
+    By default they lie below those the kernel gives to outgoing connections: otherwise a node that dials early could
+    be given the port on which a later one is about to listen.
     """
-    candidates = range(FIRST_PORT, max(_first_outgoing_port(), FIRST_PORT + 1000))
+    candidates = among or range(FIRST_PORT, max(_first_outgoing_port(), FIRST_PORT + 1000))
     found: set[int] = set()
     for _ in range(TRIES_PER_PORT * count):
         port = chance.choice(candidates)
