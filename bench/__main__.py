@@ -1,4 +1,4 @@
-"""`python -m bench [COMMAND]`, by default allreduce: see `python -m bench --help`."""
+"""`python -m bench [COMMAND]`, by default speed --short: see `python -m bench --help`."""
 
 import argparse
 import sys
@@ -17,9 +17,11 @@ from bench import (
     startup,
     training,
 )
+from bench.speed import command as speed
 
 COMMANDS = {
-    "allreduce": (allreduce, "all-reduce beside gloo, interleaved (the default)"),
+    "speed": (speed, "all-reduce beside everyone else and beside the limit (the default is its short form)"),
+    "allreduce": (allreduce, "all-reduce beside gloo, interleaved"),
     "backend": (backend, "torch.distributed and DDP over gloo and over ringwide, in turns"),
     "blocking": (blocking, "what waiting costs programs without asyncio"),
     "accuracy": (accuracy, "what lossy codecs lose, over the number of ranks"),
@@ -39,7 +41,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, (module, summary) in COMMANDS.items():
         module.add_arguments(commands.add_parser(name, help=summary))
-    options = parser.parse_args(sys.argv[1:] or ["allreduce"])
+    options = parser.parse_args(sys.argv[1:] or ["speed", "--short"])
     COMMANDS[options.command][0].run(options)
 
 
