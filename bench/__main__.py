@@ -1,6 +1,7 @@
 """`python -m bench [COMMAND]`, by default speed --short: see `python -m bench --help`."""
 
 import argparse
+import signal
 import sys
 
 from bench import (
@@ -17,6 +18,7 @@ from bench import (
     startup,
     training,
 )
+from bench.delay import command as delay
 from bench.speed import command as speed
 
 COMMANDS = {
@@ -26,6 +28,7 @@ COMMANDS = {
     "blocking": (blocking, "what waiting costs programs without asyncio"),
     "accuracy": (accuracy, "what lossy codecs lose, over the number of ranks"),
     "codecs": (codecs, "codecs beside each other and gloo, over links of several rates"),
+    "delay": (delay, "long links: 50 and 100 ms round trips, 1 to 16 lanes, through a delaying proxy"),
     "memory": (memory, "what a large all-reduce adds to a process"),
     "training": (training, "the same training loop over ringwide and over gloo, in turns"),
     "logging": (logging, "what silent, normal and verbose logging cost"),
@@ -42,6 +45,7 @@ def main() -> None:
     for name, (module, summary) in COMMANDS.items():
         module.add_arguments(commands.add_parser(name, help=summary))
     options = parser.parse_args(sys.argv[1:] or ["speed", "--short"])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is ended
     COMMANDS[options.command][0].run(options)
 
 

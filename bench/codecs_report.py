@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bench.spread import quartiles, ratios
+
 Cell = dict[str, Any]
 
 LINE_RATE, NEAR_THE_BEST, NEAR_NONE = 0.94, 1.05, 1.03
@@ -43,18 +45,9 @@ def summarise(
     return cells
 
 
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, middle, high
-
-
 def _ratio(other: Cell | None, cell: Cell) -> list[float] | None:
     """How many times as fast as the other: the quartiles of the ratio, turn by turn."""
-    if other is None:
-        return None
-    return list(quartiles([theirs / ours for theirs, ours in zip(other["seconds"], cell["seconds"], strict=True)]))
+    return None if other is None else ratios(other["seconds"], cell["seconds"])
 
 
 # The bars

@@ -1,26 +1,23 @@
-"""Starts the same worker in several processes, here or one a host, and collects what rank 0 found."""
+"""Starts the same worker in several processes, here or one a host, and collects what the ranks found."""
 
 import json
 import os
-import socket
+import random
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from typing import Any
 
 from bench.hosts import INTERFACE, Hosts
+from ringwide.experiment.fleet.ports import LOOPBACK, free_ports
 
 FIRST_PORT = 29500  # in a host every port is free
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback addresses that nobody uses at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    for sock in sockets:
-        sock.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{sock.getsockname()[1]}" for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return addresses
+    """Loopback addresses that nobody uses at the moment, nor is given for a connection of its own."""
+    return [f"{LOOPBACK}:{port}" for port in free_ports(count, random.Random())]
 
 
 def rings_of_addresses(count: int, ranks: int, hosts: Hosts | None) -> list[list[str]]:
@@ -47,14 +44,29 @@ def run_workers(
     """
     *peers, store = rings_of_addresses(rings + 1, ranks, hosts)
     task = {**task, "peers": peers[0] if rings == 1 else peers, "store": store[0]}
-    workers = [_start(module, rank, hosts) for rank in range(ranks)]
+    tasks = [{**task, "rank": rank} for rank in range(ranks)]
+    return _answer(_outputs(module, tasks, hosts, timeout_seconds)[0])
+
+
+def ask_workers(module: str, tasks: Sequence[dict[str, Any]], *, timeout_seconds: float = 900) -> list[Any]:
+    """Run `python -m module` once per task, each with its own on stdin; the answers are their last lines, as JSON."""
+    return [_answer(output) for output in _outputs(module, tasks, None, timeout_seconds)]
+
+
+def _answer(output: str) -> Any:
+    return json.loads(output.splitlines()[-1])
+
+
+def _outputs(module: str, tasks: Sequence[dict[str, Any]], hosts: Hosts | None, timeout_seconds: float) -> list[str]:
+    deadline = time.monotonic() + timeout_seconds
+    workers: list[subprocess.Popen[str]] = []
     try:
-        for rank, worker in enumerate(workers):
-            assert worker.stdin is not None
-            worker.stdin.write(json.dumps({**task, "rank": rank}))
-            worker.stdin.close()
-            worker.stdin = None
-        outputs = [worker.communicate(timeout=timeout_seconds)[0] for worker in workers]
+        for rank, task in enumerate(tasks):
+            workers.append(_start(module, rank, hosts))
+            _tell(workers[-1], task)
+        outputs = [worker.communicate(timeout=deadline - time.monotonic())[0] for worker in workers]
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"bench: {module} has not ended within {timeout_seconds:g} s") from None
     finally:
         for worker in workers:
             worker.kill()
@@ -62,7 +74,14 @@ def run_workers(
     failed = [rank for rank, worker in enumerate(workers) if worker.returncode]
     if failed:
         raise SystemExit(f"bench: ranks {failed} failed, see above")
-    return json.loads(outputs[0].splitlines()[-1])
+    return outputs
+
+
+def _tell(worker: "subprocess.Popen[str]", task: dict[str, Any]) -> None:
+    assert worker.stdin is not None
+    worker.stdin.write(json.dumps(task))
+    worker.stdin.close()
+    worker.stdin = None
 
 
 def _start(module: str, rank: int, hosts: Hosts | None) -> "subprocess.Popen[str]":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from bench import (
     accuracy,
     allreduce,
@@ -21,7 +22,6 @@ from bench import (
     same_host,
     training,
 )
-
 from ringwide.config import settings_table
 
 ROOT = Path(__file__).parent.parent

@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from bench import hosts as made
 from bench.hosts import Host, Hosts, HostsUnavailable, make_hosts
+
+from bench import hosts as made
 
 pytestmark = pytest.mark.system
 

@@ -1,0 +1,87 @@
+"""What the delay benchmark makes of its turns: figures, the bar they should reach, a table."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bench.delay.launch import Link
+from bench.spread import quartiles, ratios
+
+Cell = dict[str, Any]
+BAR_SECONDS, BAR_LANES, BAR_RATIO = 0.1, 16, 5.0
+
+
+def summarise(
+    link: Link, lanes: Sequence[int], turns: Sequence[Sequence[float]], *, nbytes: int, ranks: int
+) -> list[Cell]:
+    """Medians with quartiles, and how many times as fast as one lane (or the fewest), turn by turn."""
+    cells = []
+    for count, seconds in zip(lanes, turns, strict=True):
+        low, middle, high = quartiles(seconds)
+        cells.append(
+            {
+                "round_trip_seconds": link.round_trip_seconds,
+                "window_bytes": link.window_bytes,
+                "lanes": count,
+                "rounds": len(seconds),
+                "seconds": middle,
+                "seconds_quartiles": [low, high],
+                "bytes_per_second": nbytes / middle,
+                "over_fewest": ratios(turns[0], seconds),
+                "least_seconds": least_seconds(link, lanes=count, nbytes=nbytes, ranks=ranks),
+            }
+        )
+    return cells
+
+
+def least_seconds(link: Link, *, lanes: int, nbytes: int, ranks: int) -> float:
+    """What distance and windows alone take, if everything else takes no time.
+
+    A segment makes 2 (ranks - 1) hops, each half a round trip. Each lane carries its share of what a rank sends, a
+    window at a time; the next one leaves when the one before is acknowledged, the last one has only to arrive. Frames
+    have headers, so what would fill a window exactly needs one more. A shared line, if there is one, carries all of it.
+    """
+    carried = 2 * (ranks - 1) / ranks * nbytes
+    windows = math.floor(carried / lanes / link.window_bytes) + 1
+    hops = (ranks - 1) * link.round_trip_seconds
+    line = carried / link.bytes_per_second if link.bytes_per_second else 0.0
+    return max(hops, (windows - 0.5) * link.round_trip_seconds, line)
+
+
+def judge(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Is the bar reached? One for something that was not measured is left out."""
+    return [
+        {
+            "bar": f"{BAR_SECONDS * 1e3:g} ms, {BAR_LANES} lanes: at least {BAR_RATIO:g}x one lane",
+            "found": f"{cell['over_fewest'][1]:.1f}x, window {cell['window_bytes'] / 2**20:g} MiB",
+            "met": cell["over_fewest"][1] >= BAR_RATIO,
+        }
+        for cell in cells
+        if math.isclose(cell["round_trip_seconds"], BAR_SECONDS) and cell["lanes"] == BAR_LANES
+    ]
+
+
+COLUMNS = ("round trip", "window", "lanes", "time", "quartiles", "at least", "MB/s", "over one lane", "quartiles")
+
+
+def fields(cell: Cell) -> list[str]:
+    low, high = cell["seconds_quartiles"]
+    return [
+        f"{cell['round_trip_seconds'] * 1e3:g} ms",
+        f"{cell['window_bytes'] / 2**20:g} MiB",
+        str(cell["lanes"]),
+        f"{cell['seconds']:.3f} s",
+        f"{low:.3f} - {high:.3f}",
+        f"{cell['least_seconds']:.3f} s",
+        f"{cell['bytes_per_second'] / 1e6:.1f}",
+        f"{cell['over_fewest'][1]:.2f}x",
+        f"{cell['over_fewest'][0]:.2f} - {cell['over_fewest'][2]:.2f}",
+    ]
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The figures as the documentation shows them."""
+    rows = [f"| {' | '.join(fields(cell))} |" for cell in report["cells"]]
+    alignment = "| --: | --: | --: | --: | --- | --: | --: | --: | --- |"
+    bars = [f"\n{'Met' if bar['met'] else 'Missed'}: {bar['bar']}; {bar['found']}." for bar in report["bars"]]
+    return "\n".join([f"| {' | '.join(COLUMNS)} |", alignment, *rows, *bars])

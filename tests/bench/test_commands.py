@@ -1,0 +1,47 @@
+"""The commands that measure long links and costs, as they are called: short, with two ranks."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.system
+
+COMMAND = [sys.executable, "-m", "bench"]
+MOST_SECONDS = 110
+
+
+def test_long_links_are_measured() -> None:
+    arguments = ["delay", "--round-trip", "20", "--lanes", "1,2", "--size", "1MiB", "--window", "256KiB", "--rounds=2"]
+    ran = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=MOST_SECONDS, check=True)
+    rows = re.findall(r"^ +(\d+) ms +0.25 MiB +(\d+) +([\d.]+) s ", ran.stdout, re.MULTILINE)
+    assert [row[:2] for row in rows] == [("0", "1"), ("0", "2"), ("20", "1"), ("20", "2")]
+    assert all(float(seconds) >= 0.02 for round_trip, _, seconds in rows if round_trip == "20")
+
+
+def test_a_command_that_is_ended_ends_what_it_has_started() -> None:
+    arguments = ["delay", "--lanes", "1", "--rounds", "100000"]
+    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL) as command:
+        try:
+            started = children_of(command, count=3)  # the proxy and two ranks
+            command.send_signal(signal.SIGTERM)
+            assert command.wait(MOST_SECONDS) == 128 + signal.SIGTERM
+        finally:
+            command.kill()
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+
+
+def children_of(process: "subprocess.Popen[bytes]", *, count: int) -> list[int]:
+    """As soon as there are so many."""
+    deadline = time.monotonic() + MOST_SECONDS
+    found: list[int] = []
+    while len(found) < count:
+        assert process.poll() is None, "it has ended by itself"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+        found = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    return found
