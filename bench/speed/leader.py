@@ -71,20 +71,22 @@ def _sessions(
     able: Sequence[Contestant], ranks: int, sizes: Sequence[int], measured: Measured, say: Callable[[str], None]
 ) -> Iterator[list[Session]]:
     """All processes at once, for the length of the block."""
+    all_of_them: list[Session] = []
     started: list[Session] = []
     joined: list[Session] = []
     try:
         for contestant in able:
-            started.append(Session(contestant, ranks))
-            with _skipping(started[-1], ranks, measured, say):
-                started[-1].start()
+            all_of_them.append(Session(contestant, ranks))
+            with _skipping(all_of_them[-1], ranks, measured, say):
+                all_of_them[-1].start()
+                started.append(all_of_them[-1])
         for session in started:
             with _skipping(session, ranks, measured, say):
                 _remember(session, ranks, session.join(sizes)[0], measured)
                 joined.append(session)
         yield joined
     finally:
-        for session in started:
+        for session in all_of_them:
             session.end()
 
 

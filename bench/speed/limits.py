@@ -19,7 +19,7 @@ STREAM_TCP, STREAM_CACHED, STREAM_UNIX = "stream tcp", "stream tcp, cached", "st
 PING_TCP, PING_UNIX = "ping tcp", "ping unix"
 COPY, ADD = "copy", "add"
 
-RING = "ring"
+HOPPING = {"doubling", "star"}  # whole tensors in a few hops; all else moves parts of them, as the ring does
 SMALLEST_STREAM, LARGEST_PING = 2**18, 2**20
 
 
@@ -38,17 +38,18 @@ class Probe:
 def probes_for(algorithms: Collection[str | None], ranks: int, nbytes: int) -> list[Probe]:
     """What has to be known of the machine to say what such an all-reduce could take."""
     found = [Probe(COPY, nbytes), Probe(ADD, nbytes)]
-    if nbytes >= SMALLEST_STREAM:
+    known = {algorithm for algorithm in algorithms if algorithm}
+    if nbytes >= SMALLEST_STREAM or known - HOPPING:
         found += [Probe(what, nbytes) for what in (STREAM_TCP, STREAM_CACHED, STREAM_UNIX)]
-    if nbytes <= LARGEST_PING:
-        sizes = {message_bytes(algorithm, ranks, nbytes) for algorithm in algorithms if algorithm} or {nbytes}
+    if nbytes <= LARGEST_PING or known & HOPPING:
+        sizes = {message_bytes(algorithm, ranks, nbytes) for algorithm in known} or {nbytes}
         found += [Probe(what, size) for what in (PING_TCP, PING_UNIX) for size in sorted(sizes)]
     return found
 
 
 def message_bytes(algorithm: str, ranks: int, nbytes: int) -> int:
     """Of one hop."""
-    return max(nbytes // ranks, 4) if algorithm == RING else nbytes
+    return nbytes if algorithm in HOPPING else max(nbytes // ranks, 4)
 
 
 def hops(algorithm: str, ranks: int) -> int:
@@ -68,21 +69,22 @@ def least_seconds(
 ) -> tuple[str, float] | None:
     """The name of the limit and what it allows; none if what it needs was not measured. `way`: tcp or same host.
 
-    `seconds` says how long each probe took for the bytes it has in its name.
+    `seconds` says how long each probe took for the bytes that it has in its name.
     """
-    tcp = way == "tcp"
-    ping = seconds.get(Probe(PING_TCP if tcp else PING_UNIX, message_bytes(algorithm, ranks, nbytes)))
-    hopping = None if ping is None else hops(algorithm, ranks) * ping / 2
-    if algorithm != RING:
-        return (
-            None if hopping is None else (f"{hops(algorithm, ranks)} x half a {'TCP' if tcp else 'Unix'} ping", hopping)
-        )
-    moving = (
-        stream_seconds(STREAM_TCP, ranks, nbytes, seconds) if tcp else memory_seconds(ranks, nbytes, seconds, cores)
-    )
-    if moving is None:
-        return None
-    return ("raw TCP both ways" if tcp else "copy and add", max(moving, hopping or 0) if tcp else moving)
+    hopping = hopping_seconds(PING_TCP if way == "tcp" else PING_UNIX, algorithm, ranks, nbytes, seconds)
+    if algorithm in HOPPING:
+        kind = "TCP" if way == "tcp" else "Unix"
+        return None if hopping is None else (f"{hops(algorithm, ranks)} x half a {kind} ping", hopping)
+    if way == "tcp":
+        moving = stream_seconds(STREAM_TCP, ranks, nbytes, seconds)
+        return None if moving is None else ("raw TCP both ways", max(moving, hopping or 0))
+    working = memory_seconds(ranks, nbytes, seconds, cores)
+    return None if working is None else ("copy and add", working)
+
+
+def hopping_seconds(what: str, algorithm: str, ranks: int, nbytes: int, seconds: Mapping[Probe, float]) -> float | None:
+    ping = seconds.get(Probe(what, message_bytes(algorithm, ranks, nbytes)))
+    return None if ping is None else hops(algorithm, ranks) * ping / 2
 
 
 def stream_seconds(what: str, ranks: int, nbytes: int, seconds: Mapping[Probe, float]) -> float | None:

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,7 @@ class Session:
         self._listener.close()
         if self._process is not None:
             self._end_processes(self._process)
+            self._process = None
         self._directory.cleanup()
 
     def _end_processes(self, process: "subprocess.Popen[bytes]") -> None:
@@ -90,7 +92,7 @@ class Session:
             process.wait(LEAVE_SECONDS if self._workers else 0)
         except subprocess.TimeoutExpired:
             process.terminate()  # mpirun removes its files and its ranks
-            with_patience(process)
+            _wait_or_kill(process)
         _kill_session(process.pid)
         process.wait()
 
@@ -191,7 +193,7 @@ class _Worker:
         self.socket.close()
 
 
-def with_patience(process: "subprocess.Popen[bytes]") -> None:
+def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
     try:
         process.wait(LEAVE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -199,21 +201,22 @@ def with_patience(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _kill_session(session: int) -> None:
-    """Every process that the first one has started, and that has not made itself independent."""
+    """Every process that the first one has started, and that has not made itself independent; until all are gone."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    while (members := _members(session)) and time.monotonic() < deadline:
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _members(session: int) -> list[int]:
+    """All that live."""
+    found = []
     for directory in Path("/proc").iterdir():
-        if directory.name.isdigit() and _session_of(directory) == session:
-            with_no_such_process_ignored(int(directory.name))
-
-
-def _session_of(directory: Path) -> int | None:
-    try:
-        return int((directory / "stat").read_text().rpartition(")")[2].split()[3])
-    except OSError:
-        return None
-
-
-def with_no_such_process_ignored(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+        with suppress(OSError, ValueError):
+            pid = int(directory.name)
+            state, _, _, belongs_to = (directory / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(belongs_to) == session and state != "Z":
+                found.append(pid)
+    return found

@@ -2,12 +2,12 @@
 
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bench.speed.contestants import GLOO, OURS, RINGWIDE_TCP
 from bench.speed.leader import Measured, Turns
-from bench.speed.limits import STREAM_CACHED, STREAM_UNIX, Probe, least_seconds, stream_seconds
+from bench.speed.limits import HOPPING, STREAM_CACHED, STREAM_UNIX, Probe, least_seconds, stream_seconds
 
 Cell = dict[str, Any]
 
@@ -21,99 +21,90 @@ def quartiles(values: Sequence[float]) -> list[float]:
 
 def cells_of(measured: Measured, cores: int | None = None) -> list[Cell]:
     """One for each number of ranks, size and contestant."""
-    cores = cores or os.cpu_count() or 1
-    cells = []
-    for (ranks, nbytes, name), turns in sorted(measured.turns.items()):
-        if not turns:
-            continue
-        low, middle, high = quartiles(list(turns.values()))
-        cell: Cell = {
+    found = Figures(measured, cores or os.cpu_count() or 1)
+    return [found.cell(*key) for key, turns in sorted(measured.turns.items()) if turns]
+
+
+class Figures:
+    """All that can be said of a contestant at one place."""
+
+    def __init__(self, measured: Measured, cores: int) -> None:
+        self._measured, self._cores = measured, cores
+
+    def cell(self, ranks: int, nbytes: int, name: str) -> Cell:
+        turns = self._measured.turns[ranks, nbytes, name]
+        others = [GLOO] if name not in OURS else self._contestants(ranks, nbytes)
+        cell = {
             "ranks": ranks,
             "bytes": nbytes,
             "contestant": name,
-            "rounds": len(turns),
-            "seconds": middle,
-            "seconds_quartiles": [low, high],
-            "bytes_per_second": nbytes / middle,
+            **times(turns),
+            "bytes_per_second": nbytes / statistics.median(turns.values()),
+            "over": dict(self._ratios(ranks, nbytes, name, others)),
         }
-        if name != GLOO and (ratio := _ratio(measured.turns.get((ranks, nbytes, GLOO)), turns)):
-            cell["over_gloo"] = ratio
         if name in OURS:
-            cell |= _ours(measured, ranks, nbytes, name, cores)
-        cells.append(cell)
-    return cells
+            algorithm = self._measured.algorithms[ranks, nbytes, name]
+            cell |= {"algorithm": algorithm, **self._fractions(ranks, nbytes, name, algorithm)}
+        return cell
 
+    def _contestants(self, ranks: int, nbytes: int) -> list[str]:
+        return [key[2] for key in self._measured.turns if key[:2] == (ranks, nbytes)]
 
-def _ours(measured: Measured, ranks: int, nbytes: int, name: str, cores: int) -> Cell:
-    """Beside every other contestant, and beside the limit."""
-    turns = measured.turns[ranks, nbytes, name]
-    others = [key for key in measured.turns if key[:2] == (ranks, nbytes) and key[2] not in (name, GLOO)]
-    ratios = {key[2]: _ratio(measured.turns[key], turns) for key in others}
-    algorithm = measured.algorithms[ranks, nbytes, name]
-    return {
-        "algorithm": algorithm,
-        "over": {other: ratio for other, ratio in sorted(ratios.items()) if ratio},
-        **_fractions("tcp" if name == RINGWIDE_TCP else "same host", algorithm, measured, ranks, nbytes, turns, cores),
-    }
+    def _ratios(self, ranks: int, nbytes: int, name: str, others: list[str]) -> Iterator[tuple[str, list[float]]]:
+        """How many times as fast as each other one, in the rounds in which both had a turn."""
+        ours = self._measured.turns[ranks, nbytes, name]
+        for other in others:
+            theirs = self._measured.turns.get((ranks, nbytes, other), {})
+            shared = ours.keys() & theirs.keys()
+            if other != name and shared:
+                yield other, quartiles([theirs[number] / ours[number] for number in sorted(shared)])
 
+    def _fractions(self, ranks: int, nbytes: int, name: str, algorithm: str) -> Cell:
+        """The time that the limit allows over ours, round by round."""
+        tcp = name == RINGWIDE_TCP
+        another, key = (STREAM_CACHED, "fraction_cached") if tcp else (STREAM_UNIX, "fraction_unix")
+        limit, allowed = "", []
+        found: dict[str, list[float]] = {}
+        for number, taken in self._measured.turns[ranks, nbytes, name].items():
+            seconds = self._probes(ranks, nbytes, number)
+            least = least_seconds("tcp" if tcp else "same host", algorithm, ranks, nbytes, seconds, self._cores)
+            if least is not None:
+                limit = least[0]
+                allowed.append(least[1])
+                found.setdefault("fraction", []).append(least[1] / taken)
+            beside = None if algorithm in HOPPING else stream_seconds(another, ranks, nbytes, seconds)
+            if beside is not None:
+                found.setdefault(key, []).append(beside / taken)
+        if not allowed:
+            return {}
+        spreads = {key: quartiles(values) for key, values in found.items()}
+        return {"limit": limit, "limit_seconds": statistics.median(allowed), **spreads}
 
-def _ratio(others: Turns | None, ours: Turns) -> list[float] | None:
-    """How many times as fast as the other, in rounds in which both had a turn: quartiles."""
-    shared = [number for number in ours if others is not None and number in others]
-    return quartiles([others[number] / ours[number] for number in shared]) if others and shared else None
-
-
-def _fractions(way: str, algorithm: str, measured: Measured, ranks: int, nbytes: int, turns: Turns, cores: int) -> Cell:
-    """The limit's time over ours, round by round."""
-    by_round = probes_by_round(measured, ranks, nbytes)
-    found: dict[str, list[float]] = {}
-    limits, name = [], ""
-    for number, taken in turns.items():
-        seconds = by_round.get(number, {})
-        least = least_seconds(way, algorithm, ranks, nbytes, seconds, cores)
-        if least is not None:
-            name, limit = least
-            limits.append(limit)
-            found.setdefault("fraction", []).append(limit / taken)
-        for key, what in (("fraction_cached", STREAM_CACHED), ("fraction_unix", STREAM_UNIX)):
-            other = stream_seconds(what, ranks, nbytes, seconds)
-            if other is not None and algorithm == "ring" and (way == "tcp") == (what == STREAM_CACHED):
-                found.setdefault(key, []).append(other / taken)
-    if not limits:
-        return {}
-    return {
-        "limit": name,
-        "limit_seconds": statistics.median(limits),
-        **{key: quartiles(values) for key, values in found.items()},
-    }
-
-
-def probes_by_round(measured: Measured, ranks: int, nbytes: int) -> Mapping[int, dict[Probe, float]]:
-    rounds: dict[int, dict[Probe, float]] = {}
-    for (probed_ranks, probed_bytes, probe), turns in measured.probes.items():
-        if (probed_ranks, probed_bytes) == (ranks, nbytes):
-            for number, seconds in turns.items():
-                rounds.setdefault(number, {})[probe] = seconds
-    return rounds
+    def _probes(self, ranks: int, nbytes: int, number: int) -> dict[Probe, float]:
+        """What was tried with the machine in this round, at this place."""
+        return {
+            probe: turns[number]
+            for (at_ranks, at_bytes, probe), turns in self._measured.probes.items()
+            if (at_ranks, at_bytes) == (ranks, nbytes) and number in turns
+        }
 
 
 def limits_of(measured: Measured) -> list[Cell]:
     """What was found out about the machine: the time for so many bytes, and as a rate."""
-    cells = []
-    for (ranks, nbytes, probe), turns in sorted(
-        measured.probes.items(), key=lambda item: (item[0][:2], str(item[0][2]))
-    ):
-        low, middle, high = quartiles(list(turns.values()))
-        cells.append(
-            {
-                "ranks": ranks,
-                "bytes": nbytes,
-                "probe": probe.what,
-                "probe_bytes": probe.nbytes,
-                "rounds": len(turns),
-                "seconds": middle,
-                "seconds_quartiles": [low, high],
-                "bytes_per_second": probe.nbytes / middle,
-            }
-        )
-    return cells
+    ordered = sorted(measured.probes.items(), key=lambda item: (item[0][:2], item[0][2].what, item[0][2].nbytes))
+    return [
+        {
+            "ranks": ranks,
+            "bytes": nbytes,
+            "probe": probe.what,
+            "probe_bytes": probe.nbytes,
+            **times(turns),
+            "bytes_per_second": probe.nbytes / statistics.median(turns.values()),
+        }
+        for (ranks, nbytes, probe), turns in ordered
+    ]
+
+
+def times(turns: Turns) -> Cell:
+    low, middle, high = quartiles(list(turns.values()))
+    return {"rounds": len(turns), "seconds": middle, "seconds_quartiles": [low, high]}

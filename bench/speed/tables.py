@@ -36,32 +36,30 @@ def markdown(report: dict[str, Any]) -> str:
             str(ranks),
             size_name(nbytes),
             *(_time(cells.get(name)) for name in present),
-            *(_ratio(cells.get(name)) for name in ours),
+            *(_over_gloo(cells.get(name)) for name in ours),
         ]
         for (ranks, nbytes), cells in by_place(report).items()
     ]
-    return "\n".join(_line(row) for row in [titles, ["--:"] * len(titles), *rows])
+    return table(titles, ["--:"] * len(titles), rows)
 
 
-def _line(row: list[str]) -> str:
-    return f"| {' | '.join(row)} |"
-
-
-def _time(cell: Cell | None) -> str:
-    return NOTHING if cell is None else duration(cell["seconds"])
-
-
-def _ratio(cell: Cell | None) -> str:
-    return spread(cell["over_gloo"]) if cell and "over_gloo" in cell else NOTHING
-
-
-def spread(found: list[float]) -> str:
-    low, middle, high = found
-    return f"**{middle:.2f}x** [{low:.2f} - {high:.2f}]"
+def bars(report: dict[str, Any]) -> str:
+    """What was asked for, and whether it was reached at every size of the row."""
+    rows = [
+        [
+            bar["bar"],
+            str(bar["ranks"]),
+            f"{bar['asked']:g}",
+            f"{bar['least']:.2f} - {bar['most']:.2f}" if bar["sizes"] > 1 else f"{bar['least']:.2f}",
+            "met" if bar["met"] else "**missed**",
+        ]
+        for bar in report["bars"]
+    ]
+    return table(["", "ranks", "asked", "measured", ""], ["---", "--:", "--:", "--:", "---"], rows) if rows else ""
 
 
 def fractions(report: dict[str, Any]) -> str:
-    """Our cells beside the limit."""
+    """Our cells beside the limit, and beside another one: raw TCP that stays in the cache, or Unix-domain sockets."""
     rows = [
         [
             str(cell["ranks"]),
@@ -72,23 +70,87 @@ def fractions(report: dict[str, Any]) -> str:
             cell["limit"],
             duration(cell["limit_seconds"]),
             "{1:.2f} [{0:.2f} - {2:.2f}]".format(*cell["fraction"]),
+            _beside_another(cell),
         ]
         for cell in report["cells"]
         if "limit" in cell
     ]
-    titles = ["ranks", "size", "", "algorithm", "time", "limit", "allows", "fraction [quartiles]"]
-    aligned = ["--:", "--:", "---", "---", "--:", "---", "--:", "--:"]
-    return "\n".join(_line(row) for row in [titles, aligned, *rows])
+    titles = ["ranks", "size", "", "algorithm", "time", "limit", "allows", "fraction [quartiles]", "of another"]
+    aligned = ["--:", "--:", "---", "---", "--:", "---", "--:", "--:", "---"]
+    return table(titles, aligned, rows) if rows else ""
+
+
+def _beside_another(cell: Cell) -> str:
+    if "fraction_cached" in cell:
+        return f"{cell['fraction_cached'][1]:.2f} of raw TCP in the cache"
+    return f"{cell['fraction_unix'][1]:.2f} of raw Unix sockets" if "fraction_unix" in cell else ""
+
+
+def limits(report: dict[str, Any]) -> str:
+    """What the machine itself did: rates each way, round trips, copies and sums, with quartiles of the time."""
+    rows = [
+        [
+            str(cell["ranks"]),
+            size_name(cell["bytes"]),
+            cell["probe"],
+            size_name(cell["probe_bytes"]),
+            "{} [{} - {}]".format(*map(duration, (cell["seconds"], *cell["seconds_quartiles"]))),
+            f"{cell['bytes_per_second'] / 1e9:.2f} GB/s",
+        ]
+        for cell in report["limits"]
+    ]
+    aligned = ["--:", "--:", "---", "--:", "--:", "--:"]
+    return table(["beside ranks", "and size", "what", "bytes", "time", "rate"], aligned, rows) if rows else ""
 
 
 def skipped(report: dict[str, Any]) -> str:
     return "\n".join(f"{one['contestant']}{_where(one)} is skipped: {one['reason']}" for one in report["skipped"])
 
 
-def _where(one: Cell) -> str:
-    return f" at {one['ranks']} ranks" if one["ranks"] else ""
-
-
 def shown(report: dict[str, Any]) -> str:
     """Everything, for a terminal."""
-    return "\n\n".join(part for part in (markdown(report), fractions(report), skipped(report)) if part)
+    parts = (markdown(report), slow(report), fractions(report), bars(report), skipped(report))
+    return "\n\n".join(part for part in parts if part)
+
+
+def slow(report: dict[str, Any]) -> str:
+    """Those that have no column, as they were measured at few sizes and in few rounds."""
+    rows = [
+        [
+            cell["contestant"],
+            str(cell["ranks"]),
+            size_name(cell["bytes"]),
+            duration(cell["seconds"]),
+            *(_over(cells.get(name), cell["contestant"]) for name in OURS),
+        ]
+        for cells in by_place(report).values()
+        for cell in cells.values()
+        if cell["contestant"] not in COLUMNS
+    ]
+    titles = ["", "ranks", "size", "time", *(f"its time / {COLUMNS[name]}" for name in OURS)]
+    return table(titles, ["---", "--:", "--:", "--:", "--:", "--:"], rows) if rows else ""
+
+
+def table(titles: list[str], aligned: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in [titles, aligned, *rows])
+
+
+def spread(found: list[float]) -> str:
+    low, middle, high = found
+    return f"**{middle:.2f}x** [{low:.2f} - {high:.2f}]"
+
+
+def _time(cell: Cell | None) -> str:
+    return NOTHING if cell is None else duration(cell["seconds"])
+
+
+def _over_gloo(cell: Cell | None) -> str:
+    return _over(cell, GLOO)
+
+
+def _over(cell: Cell | None, other: str) -> str:
+    return spread(cell["over"][other]) if cell and other in cell["over"] else NOTHING
+
+
+def _where(one: Cell) -> str:
+    return f" at {one['ranks']} ranks" if one["ranks"] else ""
