@@ -6,10 +6,10 @@ import sys
 
 from bench import (
     accuracy,
-    allreduce,
     backend,
     blocking,
     codecs,
+    compare,
     logging,
     memory,
     nonfinite,
@@ -23,7 +23,6 @@ from bench.speed import command as speed
 
 COMMANDS = {
     "speed": (speed, "all-reduce beside everyone else and beside the limit (the default is its short form)"),
-    "allreduce": (allreduce, "all-reduce beside gloo, interleaved"),
     "backend": (backend, "torch.distributed and DDP over gloo and over ringwide, in turns"),
     "blocking": (blocking, "what waiting costs programs without asyncio"),
     "accuracy": (accuracy, "what lossy codecs lose, over the number of ranks"),
@@ -35,6 +34,7 @@ COMMANDS = {
     "protection": (protection, "what checksums, encryption and TLS cost"),
     "nonfinite": (nonfinite, "what looking for NaN and infinity costs"),
     "same_host": (same_host, "ranks on one machine by TCP and by Unix-domain sockets"),
+    "compare": (compare, "two results of one benchmark: what became slower, beyond noise"),
     "startup": (startup, "importing the package, asking for help"),
 }
 

@@ -7,12 +7,13 @@ adds them up: with error feedback, what one call dropped comes with the next, so
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
-from bench.allreduce import RESULTS
 from bench.fleet import run_workers
 from bench.machine import describe_machine
 
+RESULT = Path(__file__).parent / "results" / "accuracy.json"
 CODECS = ("bf16", "fp16", "int8", "topk")
 
 
@@ -33,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     report = {"machine": describe_machine(), "calls": options.calls, "cells": cells}
     print(markdown(report))
     if options.save:
-        (RESULTS / "accuracy.json").write_text(json.dumps(report, indent=1) + "\n")
+        RESULT.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def markdown(report: dict[str, Any]) -> str:

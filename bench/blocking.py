@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import ByteSize, TypeAdapter
 
-from bench.allreduce import size_name
 from bench.fleet import run_workers
 from bench.machine import describe_machine
+from bench.units import size_name
 
 RESULT = Path(__file__).parent / "results" / "blocking.json"
 AWAITED = "awaited"

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ByteSize, TypeAdapter
 
-from bench.allreduce import duration, size_name
 from bench.fleet import run_workers
 from bench.machine import describe_machine
+from bench.units import duration, size_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from pydantic import ByteSize, TypeAdapter
 
-from bench.allreduce import duration, size_name
 from bench.fleet import run_workers
 from bench.machine import describe_machine
+from bench.units import duration, size_name
 
 RESULT = Path(__file__).parent / "results" / "protection.json"
 NOTHING = "nothing"

@@ -14,7 +14,7 @@ import torch
 import uvloop
 
 import ringwide
-from bench.allreduce_worker import calls_per_round
+from bench.speed.turns import calls_per_turn
 
 
 async def measure(rings: dict[str, ringwide.Ring], nbytes: int, rounds: int) -> dict[str, Any]:
@@ -31,7 +31,7 @@ async def measure(rings: dict[str, ringwide.Ring], nbytes: int, rounds: int) -> 
 
 
 async def _turn(ring: ringwide.Ring, tensor: torch.Tensor) -> float:
-    calls = calls_per_round(tensor.nbytes)
+    calls = calls_per_turn(tensor.nbytes)
     await ring.barrier()
     times = [await _time(ring, tensor) for _ in range(calls)]
     return sorted(times)[calls // 2]
