@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import socket
+import struct
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -11,6 +13,7 @@ from bench.delay.proxy import LOOPBACK, Proxy
 from ringwide.experiment.fleet.ports import free_ports
 
 MOST_SECONDS = 60
+NO_LINGER = struct.pack("ii", 1, 0)
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -74,6 +77,7 @@ async def test_an_end_comes_after_the_last_byte_and_leaves_the_other_direction_o
 
 async def test_a_reset_ends_both_directions() -> None:
     async with connection(round_trip=0.02, window_bytes=1000) as (here, there):
+        there[1].get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
         there[1].transport.abort()
         with suppress(ConnectionError):
             assert await here[0].read() == b""
