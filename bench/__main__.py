@@ -18,6 +18,7 @@ from bench import (
     startup,
     training,
 )
+from bench.costs import command as costs
 from bench.delay import command as delay
 from bench.speed import command as speed
 
@@ -27,6 +28,7 @@ COMMANDS = {
     "blocking": (blocking, "what waiting costs programs without asyncio"),
     "accuracy": (accuracy, "what lossy codecs lose, over the number of ranks"),
     "codecs": (codecs, "codecs beside each other and gloo, over links of several rates"),
+    "costs": (costs, "what it costs: time, processor and memory, allocations, joining, over ranks and sizes"),
     "delay": (delay, "long links: 50 and 100 ms round trips, 1 to 16 lanes, through a delaying proxy"),
     "memory": (memory, "what a large all-reduce adds to a process"),
     "training": (training, "the same training loop over ringwide and over gloo, in turns"),

@@ -2,24 +2,15 @@
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 import uvloop
 
 import ringwide
+from bench.own_figures import forget_peak, peak_resident_bytes, resident_bytes
 
 MIB = 2**20
-
-
-def status_mib(field: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field + ":")) / 1024
-
-
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
 
 
 async def main(task: dict[str, Any]) -> None:
@@ -27,11 +18,11 @@ async def main(task: dict[str, Any]) -> None:
         await ring.allreduce(torch.ones(10))
         tensor = torch.ones(task["bytes"] // 4)
         forget_peak()
-        before = status_mib("VmRSS")
+        before = resident_bytes()
         peaks = []
         for _ in range(task["calls"]):
             await ring.allreduce(tensor, op="max")
-            peaks.append(status_mib("VmHWM") - before)
+            peaks.append((peak_resident_bytes() - before) / MIB)
     print(json.dumps({"bucket": task["bytes"] / MIB, "first": peaks[0], "tenth": peaks[9], "last": peaks[-1]}))
 
 
