@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ByteSize, TypeAdapter
 
-from bench.codecs_report import heading, judge, markdown, rate_name, row, summarise
+from bench.codecs_report import heading, judge, lesser_markdown, markdown, rate_name, row, summarise
 from bench.fleet import run_workers
 from bench.hosts import CONGESTION_CONTROL, HostsUnavailable, make_hosts
 from bench.machine import describe_machine
@@ -29,15 +29,21 @@ FEWEST_ROUNDS, MOST_ROUNDS = 3, 9
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What takes a turn. Without settings of a ring it is gloo; one that learns needs calls to make up its mind."""
+    """What takes a turn. Without settings of a ring it is gloo; one that learns needs calls to make up its mind.
+
+    Those of the lesser set stand in a table of their own. They take fewer turns, and only on limited links.
+    """
 
     name: str
     settings: dict[str, Any] | None
     data: str = "gaussian"
     learns: bool = False
+    lesser: bool = False
 
 
 LOSSY = ("bf16", "fp16", "int8", "topk")
+LESSER = ("lz4-frame", "zlib")
+LESSER_ROUNDS = 3
 AUTO, AUTO_LOSSY = {"codec": "auto"}, {"codec": "auto", "allow_lossy": True}
 VARIANTS = (
     Variant("gloo", None),
@@ -50,6 +56,11 @@ VARIANTS = (
     Variant("none", {"codec": "none"}, data="zeros"),
     Variant("lz4", {"codec": "lz4"}, data="zeros"),
     Variant("auto", AUTO, data="zeros", learns=True),
+    *(Variant(codec, {"codec": codec}, data=data, lesser=True) for data in ("gaussian", "zeros") for codec in LESSER),
+    *(
+        Variant(f"{codec} shuffled", {"codec": codec, "codec_shuffle": True}, lesser=True)
+        for codec in ("lz4", "zlib")  # lz4-frame makes of it what lz4 makes
+    ),
 )
 
 
@@ -77,6 +88,7 @@ def run(options: argparse.Namespace) -> None:
         "hosts": options.hosts,
         "bytes": nbytes,
         "cells": [],
+        "lesser": [],
     }
     print(f"{report['machine']}\n{options.hosts} hosts, {nbytes:,} bytes of float32\n\n{heading()}", flush=True)
     for rate in map(parse_rate, options.rates.split(",")):
@@ -85,7 +97,8 @@ def run(options: argparse.Namespace) -> None:
         except HostsUnavailable as error:
             print(f"{rate_name(rate)} is skipped: {error}", flush=True)
             continue
-        report["cells"] += cells
+        for cell in cells:
+            report["lesser" if cell.pop("lesser") else "cells"].append(cell)
         print("\n".join(map(row, cells)), flush=True)
     report["bars"] = judge(report["cells"])
     for bar in report["bars"]:
@@ -98,10 +111,12 @@ def measure(
     variants: list[Variant], rate: float | None, nbytes: int, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """All variants at one rate, in one set of processes."""
+    variants = [variant for variant in variants if rate is not None or not variant.lesser]
     task = {
         "variants": [asdict(variant) for variant in variants],
         "bytes": nbytes,
         "rounds": options.rounds or rounds_for(rate, nbytes, options.hosts),
+        "lesser_rounds": LESSER_ROUNDS,
         "warm_up": options.warm_up,
         "insecure": rate is not None,
     }
@@ -119,7 +134,7 @@ def save(report: dict[str, Any]) -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(report, indent=1) + "\n")
     plot(report, PLOT)
-    print(f"\n{markdown(report)}")
+    print(f"\n{markdown(report)}\n\n{lesser_markdown(report)}")
 
 
 def rounds_for(rate: float | None, nbytes: int, hosts: int) -> int:

@@ -19,6 +19,7 @@ def summarise(
 ) -> list[Cell]:
     """Medians with quartiles, and ratios turn by turn."""
     turns = {(variant["name"], variant["data"]): cell for variant, cell in zip(variants, played, strict=True)}
+    lesser = {(variant["name"], variant["data"]) for variant in variants if variant["lesser"]}
     carried = 2 * (hosts - 1) / hosts * nbytes  # by each link, if nothing is encoded
     cells = []
     for (name, data), cell in turns.items():
@@ -29,6 +30,7 @@ def summarise(
                 "rate": rate,
                 "variant": name,
                 "data": data,
+                "lesser": (name, data) in lesser,
                 "rounds": len(cell["seconds"]),
                 "seconds": seconds,
                 "seconds_quartiles": [low, high],
@@ -46,8 +48,11 @@ def summarise(
 
 
 def _ratio(other: Cell | None, cell: Cell) -> list[float] | None:
-    """How many times as fast as the other: the quartiles of the ratio, turn by turn."""
-    return None if other is None else ratios(other["seconds"], cell["seconds"])
+    """How many times as fast as the other, turn by turn, in those rounds in which both had one: the first ones."""
+    if other is None:
+        return None
+    rounds = min(len(other["seconds"]), len(cell["seconds"]))
+    return ratios(other["seconds"][:rounds], cell["seconds"][:rounds])
 
 
 # The bars
@@ -137,7 +142,7 @@ COLUMNS = (
     "MB sent",
     "ratio",
 )
-WIDTHS = (10, 14, 8, 8, 15, 8, 11, 18, 18, 8, 6)
+WIDTHS = (10, 19, 8, 8, 15, 8, 11, 18, 18, 8, 6)
 
 
 def heading() -> str:
@@ -170,15 +175,23 @@ def markdown(report: dict[str, Any]) -> str:
     """The figures and the bars, as the documentation shows them."""
     return "\n".join(
         [
-            _markdown_line(COLUMNS),
-            _markdown_line(["---"] * 3 + ["--:"] * (len(COLUMNS) - 3)),
-            *(_markdown_line(fields(cell)) for cell in report["cells"]),
+            _table(report["cells"]),
             "",
             "| bar | found | |",
             "| --- | --: | --- |",
             *(f"| {bar['bar']} | {bar['found']} | {'met' if bar['met'] else '**missed**'} |" for bar in report["bars"]),
         ]
     )
+
+
+def lesser_markdown(report: dict[str, Any]) -> str:
+    """The codecs that few will want, in a table of their own."""
+    return _table(report["lesser"])
+
+
+def _table(cells: Sequence[Cell]) -> str:
+    alignment = ["---"] * 3 + ["--:"] * (len(COLUMNS) - 3)
+    return "\n".join(map(_markdown_line, (COLUMNS, alignment, *map(fields, cells))))
 
 
 def _line(texts: Sequence[str]) -> str:

@@ -113,8 +113,9 @@ async def play(players: list[Player], task: dict[str, Any]) -> None:
         seconds = await warm_up(player, tensor, task["warm_up"] if variant["learns"] else 1)
         tell(f"{variant['name']} on {variant['data']} is warm: {len(seconds)} calls, the last took {seconds[-1]:.3f} s")
     for number in range(task["rounds"]):
-        for player in players:
-            await player.turn(tensor)
+        for variant, player in zip(task["variants"], players, strict=True):
+            if number < task["lesser_rounds"] or not variant["lesser"]:
+                await player.turn(tensor)
         tell(f"round {number + 1} of {task['rounds']}")
 
 

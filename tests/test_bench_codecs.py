@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
-from bench.codecs import parse_rate, rounds_for
-from bench.codecs_report import judge, markdown, row, summarise
+from bench.codecs import VARIANTS, parse_rate, rounds_for
+from bench.codecs_report import judge, lesser_markdown, markdown, row, summarise
+
+from ringwide.codec import registry
 
 MB = 10**6
 HOSTS = 4
@@ -14,7 +16,7 @@ CARRIED = 1.5 * 64 * MB  # by each link of four hosts
 def cells_of(
     rate: float | None, seconds: dict[str, list[float]], data: str = "gaussian", *, sent: float = CARRIED
 ) -> Any:
-    variants = [{"name": name, "data": data} for name in seconds]
+    variants = [{"name": name, "data": data, "lesser": name == "zlib"} for name in seconds]
     played = [
         {"seconds": turns, "wire_bytes": [0 if name == "gloo" else sent] * len(turns), "settled_on": None}
         for name, turns in seconds.items()
@@ -73,6 +75,18 @@ def test_tables_have_a_row_for_each_cell() -> None:
     assert "| 1 Gbit/s | none | gaussian | 0.800 |" in table
     assert "| none at 1 Gbit/s reaches 0.94 of it | 0.960 | met |" in table
     assert row(cells[0]).split()[:4] == ["1", "Gbit/s", "gloo", "gaussian"]
+
+
+def test_every_codec_is_measured() -> None:
+    measured = {variant.settings["codec"] for variant in VARIANTS if variant.settings is not None}
+    assert measured == {*registry.NAMES, "auto"}
+
+
+def test_lesser_codecs_are_compared_in_the_rounds_that_they_took_part_in() -> None:
+    none, zlib = cells_of(1e8, {"none": [8.0, 8.0, 2.0, 2.0], "zlib": [4.0, 4.0]})
+    assert zlib["over_none"] == [2, 2, 2]
+    assert (none["lesser"], zlib["lesser"]) == (False, True)
+    assert "| 100 Mbit/s | zlib | gaussian | 4.000 |" in lesser_markdown({"lesser": [zlib]})
 
 
 def test_rates_are_read_as_tc_writes_them() -> None:
