@@ -22,9 +22,10 @@ COUNT = SEGMENT // 4 * 3  # one segment for each of three ranks
 VILLAIN, VICTIM = 0, 1
 PATIENCE_SECONDS = 60
 
-LZ4 = {"codec": "lz4"}
-BF16 = {"codec": "bf16", "allow_lossy": True}
-AUTO = {"codec": "auto"}
+SOCKET = {"same_host": "unix"}  # into which the villain writes
+LZ4 = {"codec": "lz4", **SOCKET}
+BF16 = {"codec": "bf16", "allow_lossy": True, **SOCKET}
+AUTO = {"codec": "auto", **SOCKET}
 
 Payload = Callable[[], bytes]
 

@@ -52,7 +52,7 @@ def test_the_handshake(number: int, shape: type) -> None:
 
 
 def test_a_hello_has_exactly_these_types() -> None:
-    hello = {"rank": 0, "size": 1, "lane": 0, "peers": "", "settings": {}, "checksum": True}
+    hello = {"rank": 0, "size": 1, "lane": 0, "peers": "", "settings": {}, "checksum": True, "shares": False}
     types = {row[0]: row[1] for row in table_under("The handshake")}
     assert types == {name: type(value).__name__ for name, value in hello.items()}
     assert handshake.Hello(**hello) == handshake.read_hello(json.dumps(hello).encode())  # type: ignore[arg-type]

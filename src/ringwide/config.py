@@ -181,8 +181,8 @@ class RingConfig(BaseModel):
     )
     same_host: SameHost = Field(
         default="auto",
-        description="How ranks on one machine talk: auto, by Unix-domain sockets where they can, else by TCP; tcp; "
-        "or unix, and a rank that is elsewhere is an error.",
+        description="How ranks on one machine talk: auto, by memory that they share and Unix-domain sockets where they "
+        "can, else by TCP; tcp; or unix, by sockets without shared memory, and a rank that is elsewhere is an error.",
     )
     run_id: str = Field(
         default="",

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from typing import Any
 from weakref import WeakSet
 
 from ringwide.membership.doors import open_doors
@@ -19,8 +20,10 @@ from ringwide.membership.same_host import SameHost
 from ringwide.protocol.handshake import Setting
 from ringwide.protocol.mail import MAIL_LANE
 from ringwide.protocol.vital import VITAL_LANE
+from ringwide.transport.arena import Shape
 from ringwide.transport.lane import Events, Lane
 from ringwide.transport.link import EXPRESS_BYTES, MAIL_STAGING_BYTES, STAGING_BYTES, Link
+from ringwide.transport.shared import SharedLane, SharedWire
 from ringwide.transport.sockets import SocketSettings, tune, unacknowledged_bytes
 from ringwide.transport.wire import Wire
 
@@ -67,7 +70,8 @@ class Connections:
         """
         self._vitals = vitals
         beside = (VITAL_LANE,) if mail is None else (MAIL_LANE, VITAL_LANE)
-        terms = Terms(self._rank, len(self._addresses), self._peers_in_common(), settings, protection)
+        shape = Shape.of(self._segment_bytes) if same_host == "auto" else None
+        terms = Terms(self._rank, len(self._addresses), self._peers_in_common(), settings, protection, shape)
         gathering = self._gathering = Gathering(
             terms=terms,
             addresses=self._addresses,
@@ -116,10 +120,11 @@ class Connections:
         tune(wire.socket, self._sockets, may_be_paused=index > 0)
         limit = self._segment_bytes if index else EXPRESS_BYTES
         staging = {0: STAGING_BYTES, MAIL_LANE: MAIL_STAGING_BYTES}.get(index, 0)
-        lane = Lane(
-            wire, peer=peer, index=index, events=events, limit_bytes=limit, staging_bytes=staging, sealed=sealed
-        )
-        self.links[peer].add(lane)
+        given: dict[str, Any] = {"peer": peer, "index": index, "events": events, "limit_bytes": limit}
+        if isinstance(wire, SharedWire):
+            self.links[peer].add(SharedLane(wire, **given))
+        else:
+            self.links[peer].add(Lane(wire, staging_bytes=staging, sealed=sealed, **given))
 
     async def stop_listening(self) -> None:
         try:

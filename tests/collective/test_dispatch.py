@@ -66,6 +66,11 @@ class RecordingLink:
         else:
             self.waiting.append(owner)
 
+    def reserve_bulk(self, nbytes: int, *, stripe: int) -> memoryview | None:
+        return None
+
+    def send_reserved(self, header: bytes, *, stripe: int) -> None: ...
+
     def tell(self, told: bytes) -> None:
         self.told.append(frame.unpack(told, limit_bytes=0))
         self.words.append(told[HEADER_BYTES:].decode())

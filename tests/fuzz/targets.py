@@ -27,7 +27,7 @@ from ringwide.protocol.vital import SIGN_BYTES, read_sign
 
 LIMIT_BYTES = 64 * 1024
 STAGING_BYTES = 256
-OURS = Hello(0, 2, 0, "127.0.0.1:1\n127.0.0.1:2", {"lanes": 1, "codec": "none"}, checksum=True)
+OURS = Hello(0, 2, 0, "127.0.0.1:1\n127.0.0.1:2", {"lanes": 1, "codec": "none"}, checksum=True, shares=True)
 SECRET = Secret(bytes(range(32)))
 _PLACE = memoryview(bytearray(LIMIT_BYTES))
 

@@ -318,7 +318,7 @@ async def test_a_listener_of_another_version_is_an_error_for_the_dialer(answer: 
 
 # -- strangers
 
-FIELDS = {"rank": 1, "size": 2, "lane": 0, "peers": "", "settings": {}, "checksum": False}
+FIELDS = {"rank": 1, "size": 2, "lane": 0, "peers": "", "settings": {}, "checksum": False, "shares": False}
 NOISE = {
     "http": b"GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n",
     "tls": bytes.fromhex("1603010200010001fc0303") + bytes(64),

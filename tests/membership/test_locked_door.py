@@ -54,7 +54,15 @@ def fields(peers: list[str], **changes: Any) -> dict[str, Any]:
     plan = {"segment_bytes": 2**20, "lanes": 1, "messages": False, "algorithm": "auto", "doubling_bytes": 2**18}
     numbers = {"half_precision": "float32", "codec": "none", "allow_lossy": False, "threshold_bytes": 2**19}
     settings = {**plan, **numbers, "encrypt": False, "tls": False, "run_id": ""}
-    said = {"rank": 1, "size": 2, "lane": 0, "peers": "\n".join(peers), "settings": settings, "checksum": False}
+    said = {
+        "rank": 1,
+        "size": 2,
+        "lane": 0,
+        "peers": "\n".join(peers),
+        "settings": settings,
+        "checksum": False,
+        "shares": False,
+    }
     return {**said, **changes}
 
 

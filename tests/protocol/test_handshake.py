@@ -35,6 +35,7 @@ def hellos(draw: st.DrawFn) -> Hello:
         peers=draw(st.text(max_size=60)),
         settings=draw(st.dictionaries(st.text(max_size=20), settings, max_size=4)),
         checksum=draw(st.booleans()),
+        shares=draw(st.booleans()),
     )
 
 
@@ -59,7 +60,7 @@ def test_a_difference_comes_back_as_it_was(field: str, dialer: Any, listener: An
 
 # What two ranks must have in common
 
-DIALER = Hello(rank=1, size=2, lane=0, peers="a:1\nb:1", settings={"lanes": 1, "segment_bytes": 4096}, checksum=True)
+DIALER = Hello(1, 2, lane=0, peers="a:1\nb:1", settings={"lanes": 1, "segment_bytes": 4096}, checksum=True, shares=True)
 LISTENER = replace(DIALER, rank=0)
 
 
@@ -166,10 +167,19 @@ def test_what_an_attacker_might_try(payload: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"rank": -1}, {"rank": 2}, {"size": RANKS_LIMIT + 1}, {"lane": -1}, {"rank": True}, {"checksum": 1}]
+    "change",
+    [
+        {"rank": -1},
+        {"rank": 2},
+        {"size": RANKS_LIMIT + 1},
+        {"lane": -1},
+        {"rank": True},
+        {"checksum": 1},
+        {"shares": 0},
+    ],
 )
 def test_an_impossible_hello_is_refused(change: dict[str, Any]) -> None:
-    fields = {"rank": 1, "size": 2, "lane": 0, "peers": "", "settings": {}, "checksum": True} | change
+    fields = {"rank": 1, "size": 2, "lane": 0, "peers": "", "settings": {}, "checksum": True, "shares": False} | change
     with pytest.raises(RemoteProtocolError):
         read_hello(json.dumps(fields).encode())
 

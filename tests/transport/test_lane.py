@@ -404,7 +404,7 @@ async def test_a_closed_lane_takes_nothing_and_reports_nothing(wiring: Wiring) -
         await ends.hearing_there.until_lost()
         assert parcel.told_at == []
         assert ends.hearing_here.losses == []
-        carrier = "unix" if wiring is Wiring.UNIX else "tcp"
+        carrier = wiring.value if wiring in (Wiring.MEMORY, Wiring.UNIX) else "tcp"
         assert repr(ends.here) == f"<Lane 1 to rank 1 by {carrier}: closed>"
 
 

@@ -1,14 +1,17 @@
 """Two lanes with a real connection between them, TCP or Unix-domain, and what the contract needs to watch them."""
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from enum import Enum
 
 from ringwide.protocol.frame import Header, pack_data
+from ringwide.transport.arena import Incoming, Outgoing, Shape
 from ringwide.transport.encrypted import EncryptedWire
 from ringwide.transport.lane import Lane
+from ringwide.transport.shared import SharedLane, SharedWire
 from ringwide.transport.tls import secured
 from ringwide.transport.wire import PlainWire, Wire
 from transport.certificates import own_contexts
@@ -16,6 +19,7 @@ from transport.certificates import own_contexts
 PATIENCE_SECONDS = 60
 LIMIT_BYTES = 64 * 1024 * 1024
 SMALL_BUFFER_BYTES = 8 * 1024
+SMALL_ARENA = Shape(2, 256 * 1024)
 
 
 class Listener:
@@ -126,6 +130,7 @@ def unix_pair(buffer_bytes: int | None = None) -> Iterator[tuple[socket.socket, 
 class Wiring(Enum):
     """What lies between a lane and its peer."""
 
+    MEMORY = "memory"
     UNIX = "unix"
     PLAIN = "plain"
     SEALED = "sealed"
@@ -141,8 +146,21 @@ class Wiring(Enum):
             case Wiring.ENCRYPTED:
                 one, other = bytes(range(32)), bytes(range(32, 64))
                 return EncryptedWire(here, one, other), EncryptedWire(there, other, one)
+            case Wiring.MEMORY:
+                return shared_wires(here, there)
             case _:
                 return PlainWire(here), PlainWire(there)
+
+
+def shared_wires(
+    here: socket.socket, there: socket.socket, shape: Shape = SMALL_ARENA
+) -> tuple[SharedWire, SharedWire]:
+    """As two ranks that have handed each other their memory."""
+    one, other = Outgoing(shape), Outgoing(shape)
+    to_there, to_here = (Incoming(shape, *map(os.dup, outgoing.files)) for outgoing in (one, other))
+    one.handed_over()
+    other.handed_over()
+    return SharedWire(here, one, to_here), SharedWire(there, other, to_there)
 
 
 class Ends:
@@ -156,6 +174,8 @@ class Ends:
 
     @staticmethod
     def _lane(wire: Wire, events: Listener, index: int, staging_bytes: int, sealed: bool) -> Lane:
+        if isinstance(wire, SharedWire):
+            return SharedLane(wire, peer=1, index=index, events=events, limit_bytes=LIMIT_BYTES)
         return Lane(
             wire,
             peer=1,
@@ -175,7 +195,7 @@ async def lanes(
     staging_bytes: int = 0,
     wiring: Wiring = Wiring.PLAIN,
 ) -> AsyncIterator[Ends]:
-    with (unix_pair if wiring is Wiring.UNIX else tcp_pair)(buffer_bytes) as sockets:
+    with (unix_pair if wiring in (Wiring.MEMORY, Wiring.UNIX) else tcp_pair)(buffer_bytes) as sockets:
         ends = Ends(await wiring.wires(*sockets), index, staging_bytes, wiring is Wiring.SEALED)
         try:
             yield ends

@@ -56,6 +56,9 @@ class CodedOperation(Operation):
             return super().landing(lane, header)
         return lane.scratch.take(header.payload_bytes)
 
+    def _memory(self, lane: LaneLike, nbytes: int) -> memoryview:
+        return lane.scratch.take(nbytes)  # it may be lent to a job
+
     def _execute(
         self, script: Script, segment: int, payload: memoryview, lane: LaneLike | None, codec: int = RAW
     ) -> None:

@@ -51,6 +51,10 @@ class LinkLike(Protocol):
         self, header: bytes, payload: memoryview, *, stripe: int, owner: Owner | None, collective: int
     ) -> None: ...
 
+    def reserve_bulk(self, nbytes: int, *, stripe: int) -> memoryview | None: ...
+
+    def send_reserved(self, header: bytes, *, stripe: int) -> None: ...
+
     def tell(self, frame: bytes) -> None: ...
 
     def forget(self, collective: int) -> None: ...
@@ -128,7 +132,11 @@ class Operation:
             return self._value(header.segment)
         if self._machine.overwrites_sent:  # it may have to wait for its turn, so it needs memory of its own
             return memoryview(bytearray(header.payload_bytes))
-        return lane.scratch.take(header.payload_bytes)
+        return self._memory(lane, header.payload_bytes)
+
+    def _memory(self, lane: LaneLike, nbytes: int) -> memoryview:
+        """Where a payload is read that is combined as soon as it is here."""
+        return lane.scratch.glance(nbytes)
 
     def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
         self.progress += 1
@@ -192,16 +200,23 @@ class Operation:
             self._numbers.finish(self._numbers.ours[first:last])
 
     def _relay(self, segment: int, payload: memoryview, lane: LaneLike | None, relay: Relay) -> None:
-        """Add our numbers to the sum where it has landed, in the cache. Too many that wait to leave wait in `ours`."""
+        """Add our numbers to the sum on its way: into the memory that the next rank reads, or else where it has landed,
+        in the cache. Too many that wait to leave wait in `ours`."""
         if lane is None or self._unsent * len(payload) >= RELAYED_LIMIT_BYTES:
             self._combine(segment, payload, True)
             self._send(segment, self._value(segment), relay.hop, relay.peer, self)
             return
         first, last = self._bounds[segment]
         arrival: Array = np.frombuffer(payload, dtype=self._numbers.ours.dtype)
-        self._numbers.combine(arrival, self._numbers.ours[first:last], arrival)
+        room = self._links[relay.peer].reserve_bulk(len(payload), stripe=segment)
+        onward = lane.scratch.take(len(payload)) if room is None else room
+        total: Array = np.frombuffer(onward, dtype=arrival.dtype)
+        self._numbers.combine(arrival, self._numbers.ours[first:last], total)
+        if room is not None:
+            self._send_reserved(segment, len(payload), relay)
+            return
         borrower = Borrower(self, lane)
-        self._send(segment, payload, relay.hop, relay.peer, borrower)
+        self._send(segment, onward, relay.hop, relay.peer, borrower)
         if not borrower.left:
             borrower.lent = lane.scratch.lend()
 
@@ -210,17 +225,7 @@ class Operation:
         return self._bytes[first * self._itemsize : last * self._itemsize]
 
     def _send(self, segment: int, payload: memoryview, hop: int, peer: int, owner: Owner, codec: int = RAW) -> None:
-        header = pack_data(
-            codec=codec,
-            bucket=self._bucket,
-            hop=hop,
-            epoch=self._epoch,
-            segment=segment,
-            collective=self._collective,
-            fingerprint=self._fingerprint,
-            payload_bytes=len(payload),
-        )
-        link = self._links[peer]
+        header, link = self._header(segment, len(payload), hop, codec), self._links[peer]
         if self.express:
             link.send_express(header, payload)
             return
@@ -228,6 +233,23 @@ class Operation:
         copied = self._machine.overwrites_sent
         self._unsent += not copied
         link.send_bulk(header, payload, stripe=segment, owner=None if copied else owner, collective=self._collective)
+
+    def _send_reserved(self, segment: int, nbytes: int, relay: Relay) -> None:
+        self._ledgers[relay.peer].note_sent(RAW, nbytes, nbytes)
+        self._links[relay.peer].send_reserved(self._header(segment, nbytes, relay.hop, RAW), stripe=segment)
+        self.progress += 1
+
+    def _header(self, segment: int, payload_bytes: int, hop: int, codec: int) -> bytes:
+        return pack_data(
+            codec=codec,
+            bucket=self._bucket,
+            hop=hop,
+            epoch=self._epoch,
+            segment=segment,
+            collective=self._collective,
+            fingerprint=self._fingerprint,
+            payload_bytes=payload_bytes,
+        )
 
     # -- the end
 

@@ -13,8 +13,11 @@ from ringwide.errors import RemoteProtocolError
 from ringwide.membership.channel import Channel, HungUp, OtherVersion, Words
 from ringwide.membership.peers import Address
 from ringwide.membership.protection import Protection
+from ringwide.membership.same_host import is_unix
+from ringwide.membership.sharing import can_share, share
 from ringwide.protocol.frame import Kind
 from ringwide.protocol.handshake import Difference, Hello, Setting, differences, read_difference, read_hello, words
+from ringwide.protocol.mail import MAIL_LANE
 from ringwide.protocol.proof import (
     Challenge,
     Says,
@@ -26,6 +29,7 @@ from ringwide.protocol.proof import (
     read_proven,
     who_answered,
 )
+from ringwide.transport.arena import Shape
 from ringwide.transport.encrypted import EncryptedWire
 from ringwide.transport.wire import Wire
 
@@ -46,10 +50,19 @@ class Terms:
     peers: str
     settings: Mapping[str, Setting]
     protection: Protection
+    shape: Shape | None = None
+    """Of the memory that this rank shares with others on its machine, if it does."""
 
     def hello(self, lane: int, channel: Channel) -> Hello:
-        settings = {**self.settings, **self._guards()}
-        return Hello(self.rank, self.size, lane, self.peers, settings, self._wishes_checksum(channel))
+        settings, checksum = {**self.settings, **self._guards()}, self._wishes_checksum(channel)
+        shares = not checksum and self._shares(lane, channel)
+        return Hello(self.rank, self.size, lane, self.peers, settings, checksum, shares)
+
+    def _shares(self, lane: int, channel: Channel) -> bool:
+        """On lanes for bulk, and not where somebody asked for encryption of what is sent."""
+        if self.shape is None or not 0 < lane < MAIL_LANE or not is_unix(channel.wire.socket):
+            return False
+        return channel.wire.plain and not self.protection.encrypt and can_share()
 
     def _guards(self) -> Mapping[str, Setting]:
         guards = self.protection
@@ -104,7 +117,7 @@ async def introduce(
         difference = Difference(f"rank at {address} in the peers file", peer, theirs.rank)
     if difference is not None:
         return Refused(f"rank {peer}", difference)
-    return Met(peer, lane, _wire(channel, terms, transcript, dialed=True), mine.checksum or theirs.checksum)
+    return await _met(channel, terms, mine, theirs, transcript, dialed=True)
 
 
 def _turned_round(difference: Difference, transcript: Transcript | None, error: OtherVersion) -> Difference:
@@ -183,8 +196,7 @@ async def _let_in(
     if difference is not None:
         return await _refuse(channel, f"rank {theirs.rank}", difference, transcript)
     transcript = await _say(channel, Kind.WELCOME, mine.body(), transcript)
-    wire = _wire(channel, terms, transcript, dialed=False)
-    return Met(theirs.rank, theirs.lane, wire, mine.checksum or theirs.checksum)
+    return await _met(channel, terms, mine, theirs, transcript, dialed=False)
 
 
 async def _refuse(channel: Channel, peer: str, difference: Difference, transcript: Transcript | None) -> Refused:
@@ -216,6 +228,15 @@ def _judged(heard: Words, due: tuple[Kind, ...], transcript: Transcript | None) 
     if not transcript.accepts(proof):
         raise Unproven("it does not prove that it has our key: was it started with another key_file or run_id?")
     return body, transcript
+
+
+async def _met(
+    channel: Channel, terms: Terms, mine: Hello, theirs: Hello, transcript: Transcript | None, *, dialed: bool
+) -> Met:
+    sealed, wire = mine.checksum or theirs.checksum, _wire(channel, terms, transcript, dialed=dialed)
+    if mine.shares and theirs.shares and terms.shape is not None:
+        wire = await share(channel, terms.shape)
+    return Met(theirs.rank, mine.lane, wire, sealed)
 
 
 def _wire(channel: Channel, terms: Terms, transcript: Transcript | None, *, dialed: bool) -> Wire:

@@ -55,8 +55,12 @@ class LinkStatistics:
 
     @property
     def transport(self) -> str:
-        """`unix`, `tcp`, or both: a rank that begins to listen in the very moment may be met on either."""
-        return " and ".join(sorted({lane.transport for lane in self.lanes}))
+        """`memory` (and `unix` for what is small), `unix` alone, or `tcp`.
+
+        Or several: a rank that begins to listen in the very moment may be met on either kind of socket.
+        """
+        ways = {lane.transport for lane in self.lanes}
+        return " and ".join(sorted(ways - {"unix"} if "memory" in ways else ways))
 
     @property
     def bytes_sent(self) -> int:

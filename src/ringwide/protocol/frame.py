@@ -19,7 +19,7 @@ from xxhash import xxh3_64_intdigest
 from ringwide.errors import CorruptFrame, RemoteProtocolError
 
 MAGIC = int.from_bytes(b"RW", "little")
-VERSION = 2
+VERSION = 3
 NEWS_LIMIT_BYTES = 4096
 """The largest payload of any frame that carries words instead of numbers."""
 

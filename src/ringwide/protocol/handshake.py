@@ -17,7 +17,7 @@ RANKS_LIMIT = 2**15
 """A segment of an all-reduce makes 2 (size - 1) hops, and the header has 16 bits for them."""
 LANES_LIMIT = 2**8
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert, a handshake
-_HELLO = {"rank": int, "size": int, "lane": int, "peers": str, "settings": dict, "checksum": bool}
+_HELLO = {"rank": int, "size": int, "lane": int, "peers": str, "settings": dict, "checksum": bool, "shares": bool}
 
 Setting = str | int | float | bool | None
 
@@ -32,6 +32,7 @@ class Hello:
     peers: str  # all addresses in the order of ranks, one a line; or their digest where that is too long
     settings: Mapping[str, Setting]
     checksum: bool  # does it wish for checksums on this connection?
+    shares: bool  # does it offer memory for what is large on this connection?
 
     def body(self) -> bytes:
         return json.dumps(asdict(self)).encode()

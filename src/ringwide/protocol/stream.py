@@ -7,14 +7,32 @@ Rules:
 - `landing` may answer None, "not yet": the reader is then blocked, offers no room, and asks again in `retry`.
 - On a sealed stream a header is checked before anything in it is believed, and a payload before `arrived` hears of it.
   If the frames are numbered too, each must be the next one.
+- Where two ends share memory, a payload that lies there travels as a reference: the number of its slot. Several of
+  those are staged at once, and every other payload is landed.
 """
 
+import struct
 from collections.abc import Callable
+from typing import Protocol
 
 from ringwide.protocol.frame import HEADER_BYTES, Header, check_payload, unpack
 
 Landing = Callable[[Header], memoryview | None]
 Arrived = Callable[[Header, memoryview], None]
+
+REFERENCE = struct.Struct("<I")
+
+
+class Shared(Protocol):
+    """Memory in which some payloads lie instead of in the stream."""
+
+    def holds(self, payload_bytes: int) -> bool:
+        """Does a payload of this size lie there? Both ends know."""
+        ...
+
+    def arrived(self, header: Header, slot: int) -> bool:
+        """One has come. False: there is no place for it yet."""
+        ...
 
 
 class FrameReader:
@@ -32,6 +50,7 @@ class FrameReader:
         "_numbered",
         "_place",
         "_sealed",
+        "_shared",
         "_staging",
         "_wanted",
         "blocked",
@@ -46,12 +65,13 @@ class FrameReader:
         staging_bytes: int = HEADER_BYTES,
         sealed: bool = False,
         numbered: bool = False,
+        shared: Shared | None = None,
     ) -> None:
-        self._landing, self._arrived, self._limit = landing, arrived, limit_bytes
+        self._landing, self._arrived, self._limit, self._shared = landing, arrived, limit_bytes, shared
         self._sealed, self._numbered = sealed, numbered
         self._next = 0  # the number of the frame whose header comes next
         self._staging = memoryview(bytearray(max(staging_bytes, HEADER_BYTES)))
-        self._capacity = len(self._staging) - HEADER_BYTES
+        self._capacity = len(self._staging) - HEADER_BYTES if shared is None else 0
         self._filled = 0  # bytes in the staging buffer
         self._header: Header | None = None  # of the frame that is being landed
         self._place: memoryview | None = None  # where its payload goes
@@ -112,6 +132,15 @@ class FrameReader:
         while end - start >= HEADER_BYTES:
             header = unpack(staging, start, limit_bytes=self._limit, sealed=self._sealed, number=self._next)
             body = start + HEADER_BYTES
+            if self._shared is not None and self._shared.holds(header.payload_bytes):
+                after = body + REFERENCE.size
+                if after > end:
+                    break
+                if not self._shared.arrived(header, REFERENCE.unpack_from(staging, body)[0]):
+                    self.blocked = True
+                    break
+                start = after
+                continue
             if header.payload_bytes > self._capacity:
                 if not self._begin_landing(header, staging[body:end]):
                     break

@@ -390,6 +390,12 @@ class SimulatedLink:
     ) -> None:
         self.lanes[1 + stripe % (len(self.lanes) - 1)].send(header, payload, owner, collective)
 
+    def reserve_bulk(self, nbytes: int, *, stripe: int) -> memoryview | None:
+        return None
+
+    def send_reserved(self, header: bytes, *, stripe: int) -> None:
+        raise NotImplementedError
+
     def tell(self, frame: bytes) -> None:
         self.lanes[0].send(frame[:HEADER_BYTES], frame[HEADER_BYTES:], None, 0)
 

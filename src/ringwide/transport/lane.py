@@ -20,9 +20,9 @@ from typing import Protocol
 
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, Header, seal
-from ringwide.protocol.stream import FrameReader
+from ringwide.protocol.stream import FrameReader, Shared
 from ringwide.transport.scratch import Scratch
-from ringwide.transport.sockets import acknowledge_quickly, granted_bytes, transport_of, wake_at
+from ringwide.transport.sockets import Transport, acknowledge_quickly, granted_bytes, transport_of, wake_at
 from ringwide.transport.wire import Wire
 
 logger = logging.getLogger("ringwide.transport")
@@ -49,7 +49,7 @@ class Events(Protocol):
     def lost(self, lane: "Lane", reason: Exception) -> None: ...
 
 
-class _Parcel:
+class Parcel:
     """One queued frame: what is still to be sent of it, and whose it is."""
 
     __slots__ = ("collective", "owner", "started", "views")
@@ -71,18 +71,19 @@ class Lane:
         limit_bytes: int,
         staging_bytes: int = HEADER_BYTES,
         sealed: bool = False,
+        shared: Shared | None = None,
     ) -> None:
         self.peer, self.index, self.sealed = peer, index, sealed
         self.bytes_sent = self.bytes_received = 0
         self._next = 0  # the number of the frame that leaves next
         self.closed = False
         self.socket = wire.socket
-        self.transport = transport_of(self.socket)
+        self.transport: Transport = transport_of(self.socket)
         self._tcp = self.transport == "tcp"
         self._wire = wire
         self._events = events
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[_Parcel] = deque()
+        self._queue: deque[Parcel] = deque()
         self._writing = False
         self.scratch = Scratch()
         self._reader = FrameReader(
@@ -92,6 +93,7 @@ class Lane:
             staging_bytes=staging_bytes,
             sealed=sealed,
             numbered=sealed,
+            shared=shared,
         )
         self._loop.add_reader(self.socket, self._readable)
         self._reading, self._looking = True, False
@@ -113,7 +115,7 @@ class Lane:
             return
         if self._queue:
             rest = self._own_or_copy([header, payload], owner)
-            self._queue.append(_Parcel(rest, owner, collective, False))
+            self._queue.append(Parcel(rest, owner, collective, False))
             return
         leaving = seal(header, payload, self._next) if self.sealed else header
         try:
@@ -121,7 +123,8 @@ class Lane:
         except (BlockingIOError, InterruptedError):
             count = 0
         except OSError as error:
-            self._loop.call_soon(self._fail_sending, error)  # not here: the caller is in the middle of something
+            # Not here: the caller is in the middle of something. Nor with its frames, which refer to all it works with.
+            self._loop.call_soon(self._fail_sending, error.with_traceback(None))
             return
         self.bytes_sent += count
         self._next += count > 0
@@ -132,21 +135,32 @@ class Lane:
                 owner.sent()
             return
         rest = self._own_or_copy(_after([leaving, payload] if count else [header, payload], count), owner)
-        self._queue.append(_Parcel(rest, owner, collective, count > 0))
+        self._queue.append(Parcel(rest, owner, collective, count > 0))
         self._watch_writable(True)
 
     @staticmethod
     def _own_or_copy(views: list[memoryview | bytes], owner: Owner | None) -> list[memoryview | bytes]:
         return views if owner is not None else [bytes(view) for view in views]
 
-    def _sealed(self, header: memoryview | bytes, payload: memoryview | bytes) -> list[memoryview | bytes]:
-        """Only when it leaves: until then it may be forgotten, and would leave a gap in the numbers."""
+    def _leaving(self, parcel: Parcel) -> list[memoryview | bytes]:
+        """What the kernel gets of a parcel whose turn has come. It is sealed only now: until then it may be forgotten,
+        and would leave a gap in the numbers."""
+        if not self.sealed:
+            return parcel.views
+        header, payload = parcel.views
         return [seal(header, payload, self._next), payload]
+
+    def reserve(self, nbytes: int) -> memoryview | None:
+        """Where to write a payload that leaves next, if this lane has such a place. `send_reserved` follows at once."""
+        return None
+
+    def send_reserved(self, header: bytes) -> None:
+        raise NotImplementedError
 
     def forget(self, collective: int) -> None:
         """Take back what has not left of this collective, and let what still comes of it land elsewhere."""
         self._reader.divert(collective)
-        kept: deque[_Parcel] = deque()
+        kept: deque[Parcel] = deque()
         for parcel in self._queue:
             if parcel.owner is not None and parcel.collective == collective:
                 if not parcel.started:
@@ -170,10 +184,14 @@ class Lane:
         queue = self._queue
         while queue:
             parcel = queue[0]
-            views = parcel.views if parcel.started or not self.sealed else self._sealed(*parcel.views)
+            views = parcel.views if parcel.started else self._leaving(parcel)
+            if not views:
+                self._watch_writable(False)  # it waits for something else
+                return
             try:
                 count = self._wire.send(views)
             except (BlockingIOError, InterruptedError):
+                self._watch_writable(True)
                 return
             except OSError as error:
                 self._fail_sending(error)
@@ -183,6 +201,7 @@ class Lane:
             parcel.started = True
             parcel.views = _after(views, count)
             if parcel.views:
+                self._watch_writable(True)
                 return
             queue.popleft()
             if parcel.owner is not None:

@@ -41,6 +41,13 @@ class Link:
     ) -> None:
         self._bulk[stripe % len(self._bulk)].send(header, payload, owner=owner, collective=collective)
 
+    def reserve_bulk(self, nbytes: int, *, stripe: int) -> memoryview | None:
+        """Where the payload that leaves next may be written, instead of being copied there. `send_reserved` follows."""
+        return self._bulk[stripe % len(self._bulk)].reserve(nbytes)
+
+    def send_reserved(self, header: bytes, *, stripe: int) -> None:
+        self._bulk[stripe % len(self._bulk)].send_reserved(header)
+
     def tell(self, frame: bytes) -> None:
         """Send news, if the peer can still be reached."""
         if 0 in self.lanes:

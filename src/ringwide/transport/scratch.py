@@ -5,7 +5,7 @@ class Scratch:
     """Nearly always the same memory, so it stays in the cache."""
 
     def __init__(self) -> None:
-        self._current = memoryview(b"")
+        self._current = memoryview(bytearray())
         self._spare: list[memoryview] = []
 
     def take(self, nbytes: int) -> memoryview:
@@ -14,10 +14,17 @@ class Scratch:
             self._current = memoryview(bytearray(nbytes))
         return self._current[:nbytes]
 
+    def glance(self, nbytes: int) -> memoryview:
+        """As `take`, for a payload that is done with when `arrived` returns, and is never lent.
+
+        Where it lies in memory that is shared with the peer it is read right there.
+        """
+        return self.take(nbytes)
+
     def lend(self) -> memoryview:
         """The payload is still needed: the next one gets other memory. To be given back."""
         lent = self._current
-        self._current = self._spare.pop() if self._spare else memoryview(b"")
+        self._current = self._spare.pop() if self._spare else memoryview(bytearray())
         return lent
 
     def give_back(self, lent: memoryview) -> None:

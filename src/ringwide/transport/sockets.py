@@ -15,8 +15,9 @@ _TCP_CLOSE = 7
 """The state of a connection that was reset, as the kernel numbers it."""
 _warned: set[int] = set()
 
-Transport = Literal["tcp", "unix"]
-"""What carries a connection. A Unix-domain socket never leaves the machine, and has no peer but the process itself."""
+Transport = Literal["tcp", "unix", "memory"]
+"""What carries a connection. A Unix-domain socket never leaves the machine, and has no peer but the process itself;
+beside it two ranks may share memory for what is large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class SocketSettings:
     user_timeout_seconds: float
 
 
-def transport_of(sock: socket.socket) -> Transport:
+def transport_of(sock: socket.socket) -> Literal["tcp", "unix"]:
     return "unix" if sock.family == socket.AF_UNIX else "tcp"
 
 

@@ -1,0 +1,194 @@
+"""Ranks on one machine share memory for what is large: who does, and what becomes of memory that is not right."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ringwide
+from local_ring import free_peers, on_every_rank
+from ringwide import Ring, RingConfig
+from ringwide.errors import RemoteProtocolError
+from ringwide.membership.channel import Channel, HungUp
+from ringwide.membership.sharing import can_share, share
+from ringwide.transport.arena import Outgoing, Shape
+from ringwide.transport.wire import PlainWire
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
+SHAPE = Shape(4, 4096)
+PATIENCE_SECONDS = 60
+
+
+async def ways(ring: Ring) -> set[str]:
+    return {link.transport for link in ring.statistics().links}
+
+
+@pytest.mark.parametrize(
+    ("settings", "way"),
+    [({}, "memory"), ({"lanes": 3}, "memory"), ({"checksum": True}, "unix"), ({"same_host": "unix"}, "unix")],
+)
+async def test_memory_is_shared_where_nothing_speaks_against_it(settings: dict[str, Any], way: str) -> None:
+    assert await on_every_rank(2, ways, **settings) == [{way}] * 2
+
+
+async def test_one_that_does_not_want_to_is_met_by_the_socket() -> None:
+    peers, both = free_peers(2), asyncio.Barrier(2)
+
+    async def one(rank: int, same_host: Any) -> set[str]:
+        async with ringwide.join(rank=rank, peers=peers, config=RingConfig(same_host=same_host)) as ring:
+            await both.wait()
+            return await ways(ring)
+
+    assert await asyncio.gather(one(0, "unix"), one(1, "auto")) == [{"unix"}] * 2
+
+
+async def test_a_system_without_such_memory_uses_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    can_share.cache_clear()
+    try:
+        assert await on_every_rank(2, ways) == [{"unix"}] * 2
+    finally:
+        can_share.cache_clear()
+
+
+async def sums(ring: Ring) -> bool:
+    """Many calls, each of many segments, and each with numbers of its own."""
+    chance = np.random.default_rng(ring.rank)
+    for call in range(6):
+        mine = chance.integers(-1000, 1000, 50_000).astype(np.float64)
+        everybody = [np.asarray(part) for part in await ring.all_gather(mine)]
+        await ring.allreduce(mine, op="sum")
+        if not np.array_equal(mine, np.sum(everybody, axis=0)):
+            raise AssertionError(f"call {call} has wrong sums")
+    return True
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+@pytest.mark.parametrize("size", [2, 3, 5])
+async def test_a_ring_goes_round_however_few_slots_there_are(
+    size: int, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that held one slot while they wait for another would wait for each other."""
+    monkeypatch.setattr("ringwide.transport.arena.FEWEST_SLOTS", slots)
+    monkeypatch.setattr("ringwide.transport.arena.MOST_SLOTS", slots)
+    assert all(await on_every_rank(size, sums, segment_bytes=8192, algorithm="ring"))
+
+
+async def test_an_array_may_be_changed_when_the_call_has_returned() -> None:
+    async def act(ring: Ring) -> None:
+        for call in range(20):
+            mine = np.full(40_000, ring.rank + call, np.float32)
+            await ring.allreduce(mine, op="sum")
+            assert set(mine) == {sum(range(ring.size)) + ring.size * call}
+            mine[:] = np.nan
+
+    await on_every_rank(3, act, segment_bytes=8192, algorithm="ring")
+
+
+# -- what a peer hands over
+
+
+Hand = Callable[[socket.socket], object]
+
+
+def no_files(sock: socket.socket) -> object:
+    return sock.send(b"\0")
+
+
+def too_few(sock: socket.socket) -> object:
+    outgoing = Outgoing(SHAPE)
+    try:
+        return socket.send_fds(sock, [b"\0"], outgoing.files[:1])
+    finally:
+        outgoing.close()
+
+
+def too_many(sock: socket.socket) -> object:
+    outgoing = Outgoing(SHAPE)
+    try:
+        return socket.send_fds(sock, [b"\0"], [*outgoing.files, *outgoing.files])
+    finally:
+        outgoing.close()
+
+
+def other_memory(sock: socket.socket) -> object:
+    outgoing = Outgoing(Shape(5, 4096))
+    try:
+        return socket.send_fds(sock, [b"\0"], outgoing.files)
+    finally:
+        outgoing.close()
+
+
+def another_word(sock: socket.socket) -> object:
+    return sock.send(b"R")
+
+
+@pytest.mark.parametrize("hand", [no_files, too_few, too_many, other_memory, another_word])
+async def test_what_is_not_such_memory_is_refused_and_closed(hand: Hand) -> None:
+    here, there = socket.socketpair()
+    before = set(os.listdir("/proc/self/fd"))
+    with here, there:
+        here.setblocking(False)
+        hand(there)
+        with pytest.raises(RemoteProtocolError, match="shares"):
+            await asyncio.wait_for(share(Channel(PlainWire(here)), SHAPE), PATIENCE_SECONDS)
+        there.close()
+        here.close()
+        assert set(os.listdir("/proc/self/fd")) < before
+
+
+async def test_one_that_hangs_up_instead_is_gone() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        here.setblocking(False)
+        sharing_ = asyncio.create_task(share(Channel(PlainWire(here)), SHAPE))
+        await asyncio.sleep(0)
+        there.recv(1)
+        there.close()
+        with pytest.raises(HungUp):
+            await asyncio.wait_for(sharing_, PATIENCE_SECONDS)
+
+
+# -- what is left
+
+
+def test_nothing_is_left_of_a_rank_that_was_killed_in_the_middle() -> None:
+    """The memory has no name, so there is nothing to be left; and who survives lets go of it."""
+    peers, shm = free_peers(2), set(Path("/dev/shm").iterdir())
+    before = set(os.listdir("/proc/self/fd"))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        asyncio.run(_call_for_ever(peers, writing))
+        os._exit(1)
+    os.close(writing)
+    with pytest.raises(ringwide.PeerLost):
+        asyncio.run(_call_until_lost(peers, reading, child))
+    os.waitpid(child, 0)
+    os.close(reading)
+    assert set(Path("/dev/shm").iterdir()) == shm
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+async def _call_for_ever(peers: list[str], writing: int) -> None:
+    async with ringwide.join(rank=1, peers=peers) as ring:
+        assert await ways(ring) == {"memory"}
+        for _ in range(3):
+            await ring.allreduce(np.ones(500_000, np.float32))
+        os.write(writing, b".")
+        while True:
+            await ring.allreduce(np.ones(500_000, np.float32))
+
+
+async def _call_until_lost(peers: list[str], reading: int, child: int) -> None:
+    async with ringwide.join(rank=0, peers=peers) as ring:
+        asyncio.get_running_loop().add_reader(reading, os.kill, child, signal.SIGKILL)
+        while True:
+            await ring.allreduce(np.ones(500_000, np.float32))

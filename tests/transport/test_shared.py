@@ -1,0 +1,168 @@
+"""What a lane with shared memory has beyond the contract of all lanes (test_lane.py, test_lane_on_wires.py)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ringwide.errors import RemoteProtocolError
+from ringwide.protocol.frame import HEADER_BYTES, Header
+from ringwide.protocol.stream import REFERENCE
+from ringwide.transport.lane import Lane
+from ringwide.transport.shared import INLINE_BYTES, SharedLane
+from transport.wire import SMALL_ARENA, Ends, Listener, Parcel, Wiring, header_of, lanes, pattern, send, send_owned
+
+LARGE_BYTES = SMALL_ARENA.slot_bytes
+
+
+def count_socket_bytes(ends: Ends) -> list[int]:
+    """How much goes through the socket, from now on."""
+    wire, counts = ends.wires[0], []
+    sending = wire.send
+
+    def send_and_count(views: Any) -> int:
+        counts.append(sending(views))
+        return counts[-1]
+
+    wire.send = send_and_count  # type: ignore[misc, method-assign]
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "by_socket"),
+    [(INLINE_BYTES, INLINE_BYTES), (INLINE_BYTES + 1, REFERENCE.size), (LARGE_BYTES, REFERENCE.size)],
+)
+async def test_what_is_large_does_not_go_through_the_socket(nbytes: int, by_socket: int) -> None:
+    async with lanes(wiring=Wiring.MEMORY) as ends:
+        counts = count_socket_bytes(ends)
+        send(ends.here, 1, pattern(nbytes))
+        await ends.hearing_there.until_frames(1)
+        assert ends.hearing_there.frames == [(1, pattern(nbytes))]
+        assert sum(counts) == HEADER_BYTES + by_socket
+        assert ends.here.bytes_sent == ends.there.bytes_received == HEADER_BYTES + nbytes
+
+
+async def test_without_a_free_slot_frames_wait_and_belong_to_the_lane() -> None:
+    async with lanes(wiring=Wiring.MEMORY) as ends:
+        ends.hearing_there.open = False
+        parcels = [Parcel(ends.here, pattern(LARGE_BYTES, seed)) for seed in range(5)]
+        for number, parcel in enumerate(parcels):
+            send_owned(ends.here, number, parcel)
+        await ends.hearing_there.until(lambda: ends.hearing_there.refusals)
+        assert [len(parcel.told_at) for parcel in parcels] == [1, 1, 0, 0, 0]
+        assert ends.here.queued == 3
+        for parcel in parcels[:2]:
+            parcel.overwrite()  # it is in a slot, and the caller's again
+        ends.hearing_there.open = True
+        ends.there.resume()
+        await ends.hearing_there.until_frames(5)
+        assert ends.hearing_there.frames == [(number, pattern(LARGE_BYTES, number)) for number in range(5)]
+        assert [len(parcel.told_at) for parcel in parcels] == [1] * 5
+        assert ends.here.queued == 0
+
+
+async def test_what_waits_for_a_slot_can_be_forgotten_and_what_has_one_leaves() -> None:
+    async with lanes(wiring=Wiring.MEMORY) as ends:
+        ends.hearing_there.open = False
+        parcels = [Parcel(ends.here, pattern(LARGE_BYTES, seed)) for seed in range(4)]
+        for number, parcel in enumerate(parcels):
+            send_owned(ends.here, number, parcel, collective=7)
+        ends.here.forget(7)
+        for parcel in parcels:
+            parcel.overwrite()
+        send(ends.here, 9, b"after")
+        ends.hearing_there.open = True
+        ends.there.resume()
+        await ends.hearing_there.until_frames(3)
+        assert ends.hearing_there.frames == [(0, pattern(LARGE_BYTES, 0)), (1, pattern(LARGE_BYTES, 1)), (9, b"after")]
+        for number in range(6):  # all slots are there again
+            send(ends.here, number, pattern(LARGE_BYTES, number))
+        await ends.hearing_there.until_frames(9)
+
+
+async def test_a_lane_may_be_closed_while_frames_wait_for_a_slot() -> None:
+    async with lanes(wiring=Wiring.MEMORY) as ends:
+        ends.hearing_there.open = False
+        for number in range(4):
+            send(ends.here, number, pattern(LARGE_BYTES))
+        assert ends.here.queued
+        ends.here.close()
+        assert ends.here.queued == 0
+        ends.hearing_there.open = True
+        ends.there.resume()
+        assert isinstance(await ends.hearing_there.until_lost(), EOFError)
+
+
+class Glancing(Listener):
+    """Reads a payload where it lies, as a sum does."""
+
+    where: object = None
+
+    def landing(self, lane: Lane, header: Header) -> memoryview | None:
+        return lane.scratch.glance(header.payload_bytes)
+
+    def arrived(self, lane: Lane, header: Header, payload: memoryview) -> None:
+        self.where = payload.obj
+        super().arrived(lane, header, payload)
+
+
+async def test_a_payload_can_be_read_where_it_lies() -> None:
+    async with lanes(wiring=Wiring.MEMORY) as ends:
+        hearing = ends.hearing_there = Glancing()
+        ends.there._events = hearing
+        for number in range(3 * SMALL_ARENA.slots):
+            send(ends.here, number, pattern(LARGE_BYTES, number))
+        await hearing.until_frames(3 * SMALL_ARENA.slots)
+        assert hearing.frames == [(n, pattern(LARGE_BYTES, n)) for n in range(3 * SMALL_ARENA.slots)]
+        assert hearing.where is ends.wires[1].incoming.memory  # type: ignore[attr-defined]
+        send(ends.here, 0, pattern(100))
+        await hearing.until_frames(3 * SMALL_ARENA.slots + 1)
+        assert hearing.frames[-1] == (0, pattern(100))
+        assert hearing.where is not ends.wires[1].incoming.memory, "a small one came by the socket"  # type: ignore[attr-defined]
+
+
+async def test_a_payload_can_be_made_where_the_peer_reads_it() -> None:
+    async with lanes(wiring=Wiring.MEMORY) as ends:
+        room = ends.here.reserve(LARGE_BYTES)
+        assert room is not None
+        room[:] = pattern(LARGE_BYTES)
+        ends.here.send_reserved(header_of(1, LARGE_BYTES))
+        await ends.hearing_there.until_frames(1)
+        assert ends.hearing_there.frames == [(1, pattern(LARGE_BYTES))]
+        assert ends.here.reserve(INLINE_BYTES) is None, "that goes by the socket"
+        assert ends.here.reserve(LARGE_BYTES + 1) is None, "there is no such slot"
+
+
+async def test_nothing_overtakes_what_waits() -> None:
+    async with lanes(wiring=Wiring.MEMORY) as ends:
+        ends.hearing_there.open = False
+        for number in range(3):
+            send(ends.here, number, pattern(LARGE_BYTES, number))
+        assert ends.here.reserve(LARGE_BYTES) is None
+        send(ends.here, 3, b"small")
+        ends.hearing_there.open = True
+        ends.there.resume()
+        await ends.hearing_there.until_frames(4)
+        assert [number for number, _ in ends.hearing_there.frames] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("slot", [0, SMALL_ARENA.slots, 2**32 - 1])
+async def test_a_reference_to_nothing_ends_the_lane(slot: int) -> None:
+    async with lanes(wiring=Wiring.MEMORY) as ends:
+        ends.here.socket.send(header_of(1, LARGE_BYTES) + REFERENCE.pack(slot))
+        error = await ends.hearing_there.until_lost()
+        assert isinstance(error, RemoteProtocolError)
+        assert f"slot {slot}, where there can be none" in str(error)
+
+
+async def test_a_reference_may_come_in_pieces() -> None:
+    async with lanes(wiring=Wiring.MEMORY) as ends:
+        assert isinstance(ends.here, SharedLane)
+        slot = ends.here._outgoing.take()
+        assert slot is not None
+        ends.here._outgoing.view(slot, 5000)[:] = pattern(5000)
+        for byte in header_of(1, 5000) + REFERENCE.pack(slot):
+            ends.here.socket.send(bytes([byte]))
+            await asyncio.sleep(0)
+        await ends.hearing_there.until_frames(1)
+        assert ends.hearing_there.frames == [(1, pattern(5000))]
