@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.costs import summary
 from bench.costs.summary import Cell
-from bench.costs.tables import SECTIONS, table, title
+from bench.costs.tables import SECTIONS, cells_of, table, title
 from bench.fleet import ask_workers, rings_of_addresses
 from bench.machine import describe_machine
 from bench.units import parse_counts, parse_size, size_name, span
@@ -39,12 +39,11 @@ def run(options: argparse.Namespace) -> None:
     if options.save and find_spec("matplotlib") is None:
         raise SystemExit("bench: --save draws a picture and needs matplotlib: pip install --editable '.[bench]'")
     wanted = wanted_of(options.only)
-    report: dict[str, Any] = {"machine": describe_machine(), "rounds": options.rounds}
-    report.update({name: [] for name in SECTIONS if name in wanted})
+    report: dict[str, Any] = {"machine": describe_machine(), "rounds": options.rounds, "cells": []}
     print(report["machine"], flush=True)
     began = time.monotonic()
     for step in (over_ranks, join_without_torch, memory, allocations):
-        step(report, options)
+        step(report, wanted, options)
         print(f"  {span(time.monotonic() - began)}: {step.__name__} is done", file=sys.stderr, flush=True)
     for name in wanted:
         print(f"\n{title(name)}\n\n{table(report, name)}", flush=True)
@@ -59,24 +58,24 @@ def wanted_of(only: str | None) -> list[str]:
     return wanted
 
 
-def over_ranks(report: dict[str, Any], options: argparse.Namespace) -> None:
+def over_ranks(report: dict[str, Any], wanted: Sequence[str], options: argparse.Namespace) -> None:
     """Time, processor time and joining with torch, all in the same processes: they take seconds to start."""
-    if not {"time", "processor", "join"} & report.keys():
+    if not {"time", "processor", "join"}.intersection(wanted):
         return
     for ranks in parse_counts(options.ranks):
-        sizes = sizes_for(ranks, options.sizes, report)
+        sizes = sizes_for(ranks, options.sizes, wanted)
         told = ask("pace", ranks, {"sizes": sizes, "rounds": options.rounds}, joins=1 + options.rounds)
         cells = [rank["cells"] for rank in told]
-        add(report, "time", _of_sizes(summary.times(cells), options.sizes))
+        add(report, wanted, "time", _of_sizes(summary.times(cells), options.sizes))
         if ranks in PROCESSOR_RANKS:
-            add(report, "processor", _of_sizes(summary.processor(cells), PROCESSOR_SIZES))
-        add(report, "join", summary.joined([rank["joined"] for rank in told], torch=True))
+            add(report, wanted, "processor", _of_sizes(summary.processor(cells), PROCESSOR_SIZES))
+        add(report, wanted, "join", summary.joined([rank["joined"] for rank in told], torch=True))
         print(f"  {ranks} ranks: {', '.join(map(size_name, sizes))}", file=sys.stderr, flush=True)
 
 
-def sizes_for(ranks: int, asked: str, report: dict[str, Any]) -> list[int]:
-    sizes = {parse_size(size) for size in asked.split(",")} if "time" in report else set()
-    if "processor" in report and ranks in PROCESSOR_RANKS:
+def sizes_for(ranks: int, asked: str, wanted: Sequence[str]) -> list[int]:
+    sizes = {parse_size(size) for size in asked.split(",")} if "time" in wanted else set()
+    if "processor" in wanted and ranks in PROCESSOR_RANKS:
         sizes |= {parse_size(size) for size in PROCESSOR_SIZES.split(",")}
     return sorted(sizes)
 
@@ -86,16 +85,16 @@ def _of_sizes(cells: Any, sizes: str) -> list[Cell]:
     return [cell for cell in cells if cell["bytes"] in wanted]
 
 
-def join_without_torch(report: dict[str, Any], options: argparse.Namespace) -> None:
-    if "join" not in report:
+def join_without_torch(report: dict[str, Any], wanted: Sequence[str], options: argparse.Namespace) -> None:
+    if "join" not in wanted:
         return
     for ranks in parse_counts(options.ranks):
-        add(report, "join", summary.joined(ask("join", ranks, {}, joins=1 + options.rounds), torch=False))
+        add(report, wanted, "join", summary.joined(ask("join", ranks, {}, joins=1 + options.rounds), torch=False))
 
 
-def memory(report: dict[str, Any], options: argparse.Namespace) -> None:
+def memory(report: dict[str, Any], wanted: Sequence[str], options: argparse.Namespace) -> None:
     """Fresh processes for each size: what one call has taken, the next one would use again."""
-    if "memory" not in report:
+    if "memory" not in wanted:
         return
     asked = parse_counts(options.ranks)
     ranks = max((count for count in asked if count <= MOST_MEMORY_RANKS), default=min(asked))
@@ -103,21 +102,21 @@ def memory(report: dict[str, Any], options: argparse.Namespace) -> None:
         for library in ("gloo", "ringwide"):
             calls = MEMORY_CALLS if nbytes < LARGE_BYTES else LARGE_MEMORY_CALLS
             told = ask("memory", ranks, {"bytes": nbytes, "library": library, "calls": calls})
-            add(report, "memory", [summary.memory(told, library=library, nbytes=nbytes)])
+            add(report, wanted, "memory", [summary.memory(told, library=library, nbytes=nbytes)])
 
 
-def allocations(report: dict[str, Any], options: argparse.Namespace) -> None:
-    if "allocations" not in report:
+def allocations(report: dict[str, Any], wanted: Sequence[str], options: argparse.Namespace) -> None:
+    if "allocations" not in wanted:
         return
     sizes = [parse_size(size) for size in options.sizes.split(",")]
     for ranks in parse_counts(options.ranks):
         if ranks in ALLOCATION_RANKS:
-            add(report, "allocations", summary.allocations(ask("allocations", ranks, {"sizes": sizes})))
+            add(report, wanted, "allocations", summary.allocations(ask("allocations", ranks, {"sizes": sizes})))
 
 
-def add(report: dict[str, Any], name: str, cells: Any) -> None:
-    if name in report:
-        report[name] += cells
+def add(report: dict[str, Any], wanted: Sequence[str], name: str, cells: Any) -> None:
+    if name in wanted:
+        report["cells"] += [{"curve": name, **cell} for cell in cells]
 
 
 def ask(worker: str, ranks: int, task: dict[str, Any], *, joins: int = 0) -> list[Any]:
@@ -137,7 +136,7 @@ def ask(worker: str, ranks: int, task: dict[str, Any], *, joins: int = 0) -> lis
 def save(report: dict[str, Any]) -> None:
     from bench.costs.plot import plot  # needs matplotlib, which measuring does not
 
-    missing: Sequence[str] = [name for name in SECTIONS if name not in report]
+    missing = [name for name in SECTIONS if not cells_of(report, name)]
     if missing:
         raise SystemExit(f"bench: --save wants all curves, without --only: {', '.join(missing)} are missing")
     RESULT.write_text(json.dumps(report, indent=1) + "\n")

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from bench.costs.summary import Cell
+from bench.costs.tables import cells_of
 from bench.units import size_name
 
 OURS, GLOO, THIRD = "#0072b2", "#7f7f7f", "#56b4e9"
@@ -34,7 +35,7 @@ def plot(report: dict[str, Any], path: Path) -> None:
             (_allocations, "allocations"),
         )
         for axes, (draw, section) in zip(panels, drawings, strict=True):
-            draw(axes, report[section])
+            draw(axes, cells_of(report, section))
             axes.grid(color="#e4e4e4", linewidth=0.6)
             axes.set_axisbelow(True)
             axes.spines[["top", "right"]].set_visible(False)
@@ -45,7 +46,7 @@ def _times(axes: Axes, cells: Sequence[Cell]) -> None:
     _title(axes, "Time of an all-reduce", "solid: ringwide, dashed: gloo; median and quartiles")
     for marker, nbytes in zip(MARKERS, _sizes(cells), strict=False):
         for library, colour, line in (("gloo", GLOO, "--"), ("ringwide", OURS, "-")):
-            along = [cell for cell in cells if (cell["bytes"], cell["library"]) == (nbytes, library)]
+            along = [cell for cell in cells if (cell["bytes"], cell["contestant"]) == (nbytes, library)]
             _curve(axes, along, "ranks", "seconds", 1e3, colour=colour, line=line, marker=marker)
             if library == "ringwide":
                 _label(axes, along[-1]["ranks"], along[-1]["seconds"] * 1e3, size_name(nbytes), colour)
@@ -55,7 +56,7 @@ def _times(axes: Axes, cells: Sequence[Cell]) -> None:
 def _ratios(axes: Axes, cells: Sequence[Cell]) -> None:
     _title(axes, "How many times as fast as gloo", "median of neighbouring turns, and quartiles")
     for marker, nbytes in zip(MARKERS, _sizes(cells), strict=False):
-        along = [cell for cell in cells if (cell["bytes"], cell["library"]) == (nbytes, "ringwide")]
+        along = [cell for cell in cells if (cell["bytes"], cell["contestant"]) == (nbytes, "ringwide")]
         low, middle, high = zip(*(cell["over_gloo"] for cell in along), strict=True)
         ranks = [cell["ranks"] for cell in along]
         axes.errorbar(
@@ -72,10 +73,10 @@ def _processor(axes: Axes, cells: Sequence[Cell]) -> None:
     cells = [cell for cell in cells if cell["bytes"] == largest]
     ranks = _ranks(cells)
     for cell in cells:
-        ours = cell["library"] == "ringwide"
+        ours = cell["contestant"] == "ringwide"
         place, colour = ranks.index(cell["ranks"]) + (0.2 if ours else -0.2), OURS if ours else GLOO
         user, system = cell["user_seconds"], cell["system_seconds"]
-        axes.bar(place, system, 0.36, color=colour, label=cell["library"] if cell["ranks"] == ranks[0] else None)
+        axes.bar(place, system, 0.36, color=colour, label=cell["contestant"] if cell["ranks"] == ranks[0] else None)
         axes.bar(place, user, 0.36, bottom=system, color=colour, alpha=0.45)
         top = (place, user + system)
         above = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center"}
@@ -89,7 +90,7 @@ def _processor(axes: Axes, cells: Sequence[Cell]) -> None:
 def _memory(axes: Axes, cells: Sequence[Cell]) -> None:
     _title(axes, "Memory beyond the tensor", f"of one of {cells[0]['ranks']} ranks: the peak of what is resident")
     for library, colour, marker in (("gloo", GLOO, "s"), ("ringwide", OURS, "o")):
-        along = [cell for cell in cells if cell["library"] == library]
+        along = [cell for cell in cells if cell["contestant"] == library]
         sizes, peaks = [cell["bytes"] / MIB for cell in along], [cell["peak_bytes"] / MIB for cell in along]
         axes.plot(sizes, peaks, color=colour, marker=marker, markersize=4)
         _label(axes, sizes[-1], peaks[-1], library, colour)
@@ -109,7 +110,7 @@ def _join(axes: Axes, cells: Sequence[Cell]) -> None:
     )
     ends = []
     for library, torch, name, colour, marker in ways:
-        along = [cell for cell in cells if (cell["library"], cell["torch"]) == (library, torch)]
+        along = [cell for cell in cells if (cell["contestant"], cell["torch"]) == (library, torch)]
         _curve(axes, along, "ranks", "seconds", 1e3, colour=colour, line="-", marker=marker)
         ends.append((along[-1]["seconds"] * 1e3, along[-1]["ranks"], name, colour))
     for place, (height, ranks, name, colour) in enumerate(sorted(ends)):

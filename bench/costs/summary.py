@@ -23,7 +23,7 @@ def times(of_ranks: Sequence[Sequence[Cell]]) -> Iterator[Cell]:
         for library, seconds in turns.items():
             yield {
                 **_what(cells),
-                "library": library,
+                "contestant": library,
                 **spread("seconds", seconds),
                 "over_gloo": ratios(turns["gloo"], seconds),
             }
@@ -40,7 +40,7 @@ def processor(of_ranks: Sequence[Sequence[Cell]]) -> Iterator[Cell]:
             user, system = (_by_turn(cells, library, part, sum) for part in (USER, SYSTEM))
             yield {
                 **_what(cells),
-                "library": library,
+                "contestant": library,
                 **spread("seconds", [(one + other) / gigabytes for one, other in zip(user, system, strict=True)]),
                 "user_seconds": sum(user) / len(user) / gigabytes,
                 "system_seconds": sum(system) / len(system) / gigabytes,
@@ -60,7 +60,7 @@ def joined(of_ranks: Sequence[dict[str, list[float]]], *, torch: bool) -> Iterat
     """A ring has formed when its last rank has joined."""
     for library in of_ranks[0]:
         seconds = [max(taken) for taken in zip(*(found[library] for found in of_ranks), strict=True)]
-        yield {"ranks": len(of_ranks), "library": library, "torch": torch, **spread("seconds", seconds)}
+        yield {"ranks": len(of_ranks), "contestant": library, "torch": torch, **spread("seconds", seconds)}
 
 
 def memory(of_ranks: Sequence[dict[str, list[int]]], *, library: str, nbytes: int) -> Cell:
@@ -69,7 +69,7 @@ def memory(of_ranks: Sequence[dict[str, list[int]]], *, library: str, nbytes: in
     return {
         "ranks": len(of_ranks),
         "bytes": nbytes,
-        "library": library,
+        "contestant": library,
         "calls": len(of_ranks[0]["peak"]),
         "first_peak_bytes": quartiles([found["peak"][0] for found in of_ranks])[1],
         **{key: value for figures in last.values() for key, value in figures.items()},

@@ -12,7 +12,12 @@ Rows = list[list[str]]
 
 def markdown(report: dict[str, Any]) -> str:
     """All tables that were measured, each under its name."""
-    return "\n\n".join(f"{title(name)}\n\n{table(report, name)}" for name in SECTIONS if report.get(name))
+    return "\n\n".join(f"{title(name)}\n\n{table(report, name)}" for name in SECTIONS if cells_of(report, name))
+
+
+def cells_of(report: dict[str, Any], name: str) -> list[Cell]:
+    """One of the curves."""
+    return [cell for cell in report["cells"] if cell["curve"] == name]
 
 
 def title(name: str) -> str:
@@ -23,7 +28,7 @@ def table(report: dict[str, Any], name: str) -> str:
     """One of them, to stand anywhere in a document."""
     _, heading, rows_of = SECTIONS[name]
     alignment = ["--:" if column not in LEFT else "---" for column in heading]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (heading, alignment, *rows_of(report[name])))
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heading, alignment, *rows_of(cells_of(report, name))))
 
 
 def _times(cells: Sequence[Cell]) -> Rows:
@@ -65,7 +70,7 @@ def _memory(cells: Sequence[Cell]) -> Rows:
     return [
         [
             *_place(cell),
-            cell["library"],
+            cell["contestant"],
             *(_mebibytes(cell[name]) for name in ("first_peak_bytes", "peak_bytes", "resident_bytes")),
             _mebibytes(cell["proportional_bytes"]),
             f"{cell['peak_bytes'] / cell['bytes']:.2f}",
@@ -91,7 +96,7 @@ def _allocations(cells: Sequence[Cell]) -> Rows:
 
 
 def _join(cells: Sequence[Cell]) -> Rows:
-    found = {(cell["ranks"], cell["library"], cell["torch"]): cell for cell in cells}
+    found = {(cell["ranks"], cell["contestant"], cell["torch"]): cell for cell in cells}
     ways = (("ringwide", False), ("ringwide", True), ("gloo", True))
     return [
         [str(ranks), *(text for way in ways for text in _joined(found.get((ranks, *way))))]
@@ -104,8 +109,8 @@ def _joined(cell: Cell | None) -> list[str]:
 
 
 def _beside_gloo(cells: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
-    gloo = {(cell["ranks"], cell["bytes"]): cell for cell in cells if cell["library"] == "gloo"}
-    return [(cell, gloo[cell["ranks"], cell["bytes"]]) for cell in cells if cell["library"] == "ringwide"]
+    gloo = {(cell["ranks"], cell["bytes"]): cell for cell in cells if cell["contestant"] == "gloo"}
+    return [(cell, gloo[cell["ranks"], cell["bytes"]]) for cell in cells if cell["contestant"] == "ringwide"]
 
 
 def _place(cell: Cell) -> list[str]:
@@ -120,7 +125,7 @@ def _mebibytes(nbytes: float) -> str:
     return f"{nbytes / MIB:.1f}"
 
 
-LEFT = ("algorithm", "library", "quartiles", "user + system", "")
+LEFT = ("algorithm", "quartiles", "user + system", "")
 SECTIONS: dict[str, tuple[str, list[str], Callable[[Sequence[Cell]], Rows]]] = {
     "time": (
         "Time of one all-reduce, over the number of ranks",
@@ -134,7 +139,7 @@ SECTIONS: dict[str, tuple[str, list[str], Callable[[Sequence[Cell]], Rows]]] = {
     ),
     "memory": (
         "Memory of a rank beyond its tensor, MiB",
-        ["ranks", "size", "library", "first call's peak", "peak", "resident", "proportional", "peak / tensor"],
+        ["ranks", "size", "", "first call's peak", "peak", "resident", "proportional", "peak / tensor"],
         _memory,
     ),
     "allocations": (

@@ -16,14 +16,14 @@ MARKERS = ("s", "o", "^", "D", "v")
 def plot(report: dict[str, Any], path: Path) -> None:
     """One line for each link, and a thin one for what distance and windows alone allow."""
     cells = report["cells"]
-    links = list(dict.fromkeys((cell["round_trip_seconds"], cell["window_bytes"]) for cell in cells))
+    links = list(dict.fromkeys((cell["round_trip_ms"], cell["window_bytes"]) for cell in cells))
     windows = {window for _, window in links}
     # A hash salt makes the file the same for the same figures.
     with rc_context({"svg.hashsalt": "delay", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10}):
         figure = Figure(figsize=(8, 4.6), layout="constrained")
         axes = figure.add_subplot(xscale="log", yscale="log")
         for number, link in enumerate(links):
-            along = [cell for cell in cells if (cell["round_trip_seconds"], cell["window_bytes"]) == link]
+            along = [cell for cell in cells if (cell["round_trip_ms"], cell["window_bytes"]) == link]
             name, style = _name(along[0], len(windows)), number % len(COLOURS)
             _draw(axes, along, report["bytes"], name, COLOURS[style], MARKERS[style])
         _dress(axes, report)
@@ -52,10 +52,10 @@ def _draw(axes: Any, cells: list[Cell], nbytes: int, name: str, colour: str, mar
 
 
 def _name(cell: Cell, windows: int) -> str:
-    if not cell["round_trip_seconds"]:
+    if not cell["round_trip_ms"]:
         return "no delay"
     window = f", {cell['window_bytes'] / 2**20:g} MiB" if windows > 1 else ""
-    return f"{cell['round_trip_seconds'] * 1e3:g} ms{window}"
+    return f"{cell['round_trip_ms']} ms{window}"
 
 
 def _dress(axes: Any, report: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.compare import SLOWER, compare, identity
 from bench.costs import summary
 from bench.costs.command import sizes_for, wanted_of
 from bench.costs.plot import plot
@@ -52,7 +53,7 @@ def test_a_ring_has_formed_when_its_last_rank_has_joined() -> None:
     (cell,) = summary.joined([{"ringwide": [0.1, 0.5]}, {"ringwide": [0.3, 0.1]}], torch=False)
     assert cell == {
         "ranks": 2,
-        "library": "ringwide",
+        "contestant": "ringwide",
         "torch": False,
         "seconds": pytest.approx(0.4),
         "seconds_quartiles": pytest.approx([0.35, 0.45]),
@@ -75,6 +76,7 @@ def test_memory_is_told_after_the_first_call_and_after_the_last() -> None:
         ([50, 50, 50, 80, 80], 1.5, False),  # something came once
         ([50, 50, 50, 80, 50], 0.0, False),  # and went
         ([50, 60, 70, 80, 90], 1.0, True),
+        ([60, 50, 70, 80, 90], 1.0, True),  # since it is warm
     ],
 )
 def test_what_rises_at_every_step_grows(blocks: list[int], more: float, growing: bool) -> None:
@@ -82,7 +84,7 @@ def test_what_rises_at_every_step_grows(blocks: list[int], more: float, growing:
     (cell,) = summary.allocations([live([50] * 5), live(blocks)])
     assert (cell["more_blocks_a_call"], cell["more_bytes_a_call"]) == (more, 100 * more)
     assert cell["grows"] is growing
-    assert ("**grows**" in table({"allocations": [cell]}, "allocations")) is growing
+    assert ("**grows**" in table({"cells": [{"curve": "allocations", **cell}]}, "allocations")) is growing
 
 
 def whole_report() -> dict[str, Any]:
@@ -90,7 +92,7 @@ def whole_report() -> dict[str, Any]:
     ranks = [[paced(turns, turns)] * count for count in (2, 4)]
     found = {"peak": [MIB], "resident": [MIB], "proportional": [MIB]}
     joins = [({"gloo": [0.2], "ringwide": [0.1]}, True), ({"ringwide": [0.1]}, False)]
-    return {
+    curves: dict[str, list[dict[str, Any]]] = {
         "time": [cell for cells in ranks for cell in summary.times(cells)],
         "processor": [cell for cells in ranks for cell in summary.processor(cells)],
         "memory": [
@@ -103,6 +105,19 @@ def whole_report() -> dict[str, Any]:
             cell for ranks in (2, 4) for taken, torch in joins for cell in summary.joined([taken] * ranks, torch=torch)
         ],
     }
+    return {"cells": [{"curve": name, **cell} for name, cells in curves.items() for cell in cells]}
+
+
+def test_a_curve_that_became_steeper_is_found() -> None:
+    """Two results can be compared: nothing in a cell but what it is about identifies it."""
+    old, new = ({identity(cell): cell for cell in whole_report()["cells"]} for _ in range(2))
+    for cell in new.values():
+        if (cell["curve"], cell.get("torch")) == ("join", False):
+            cell.update(seconds=0.3, seconds_quartiles=[0.29, 0.31])
+    assert len(old) == len(whole_report()["cells"])
+    slower = [change.place for change in compare(old, new) if change.verdict == SLOWER]
+    assert len(slower) == 2
+    assert all("join" in place for place in slower)
 
 
 def test_every_curve_has_its_table() -> None:
@@ -127,7 +142,7 @@ def test_only_what_is_asked_for_is_measured() -> None:
     assert wanted_of(None) == list(SECTIONS)
     with pytest.raises(SystemExit, match="--only speed: there are time, processor"):
         wanted_of("speed")
-    both: dict[str, Any] = {"time": [], "processor": []}
+    both = ["time", "processor"]
     assert sizes_for(4, "4KiB,16MiB", both) == [4096, 16 * MIB, 64 * MIB]
     assert sizes_for(3, "4KiB,16MiB", both) == [4096, 16 * MIB]
-    assert sizes_for(4, "4KiB", {"join": []}) == []
+    assert sizes_for(4, "4KiB", ["join"]) == []

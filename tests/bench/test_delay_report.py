@@ -3,6 +3,7 @@
 from argparse import Namespace
 
 import pytest
+from bench.compare import identity
 from bench.delay.command import links_of
 from bench.delay.launch import Link
 from bench.delay.report import judge, least_seconds, markdown, summarise
@@ -47,6 +48,12 @@ def test_sixteen_lanes_should_be_five_times_one(seconds: float, met: bool) -> No
     table = markdown({"cells": cells, "bars": [bar]})
     assert f"| 100 ms | 4 MiB | 16 | {seconds:.3f} s |" in table
     assert ("Missed" in table) is not met
+
+
+def test_cells_of_different_links_are_told_apart() -> None:
+    links = (LONG, Link(0.05, 4 * MIB), Link(0.1, 2 * MIB))
+    cells = [cell for link in links for cell in summarise(link, [1, 16], [[1.0], [0.2]], nbytes=MIB, ranks=2)]
+    assert len({identity(cell) for cell in cells}) == 6
 
 
 def test_a_link_without_delay_is_always_measured_too() -> None:
