@@ -23,11 +23,14 @@ def test_long_links_are_measured() -> None:
     assert all(float(seconds) >= 0.02 for round_trip, _, seconds in rows if round_trip == "20")
 
 
+@pytest.mark.timeout(2 * MOST_SECONDS + 10)
 def test_costs_are_measured() -> None:
-    arguments = ["costs", "--ranks", "2", "--sizes", "4KiB", "--memory-sizes", "1MiB", "--rounds", "1"]
-    ran = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=MOST_SECONDS, check=True)
+    """All but processor time, which is measured in the same turns as time."""
+    curves = ["--only", "time,memory,allocations,join"]
+    arguments = ["costs", "--ranks", "2", "--sizes", "4KiB", "--memory-sizes", "1MiB", "--rounds", "1", *curves]
+    ran = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=2 * MOST_SECONDS, check=True)
     rows = re.findall(r"^\| 2 \| ([^|]+) \| ([^|]+) \|", ran.stdout, re.MULTILINE)
-    assert [size for size, _ in rows[:-1]] == ["4 KiB", "16 MiB", "64 MiB", "1 MiB", "1 MiB", "4 KiB"]
+    assert [size for size, _ in rows[:-1]] == ["4 KiB", "1 MiB", "1 MiB", "4 KiB"]
     assert "**grows**" not in ran.stdout
 
 
