@@ -2,15 +2,17 @@
 
 import re
 
+FLOAT_BYTES = 4  # no tensor is smaller
 SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 def parse_size(text: str) -> int:
     """Bytes of 4KB, 4KiB or 4096: a unit is a power of two here, however it is spelled."""
     found = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", text.strip().lower())
-    if found is None or int(found[1]) == 0:
+    nbytes = int(found[1]) * SIZE_UNITS[found[2]] if found else 0
+    if nbytes < FLOAT_BYTES:
         raise SystemExit(f"bench: {text!r} is not a size; write for example 4KB, 1MB or 4096")
-    return int(found[1]) * SIZE_UNITS[found[2]]
+    return nbytes
 
 
 def parse_counts(text: str) -> list[int]:

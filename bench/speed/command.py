@@ -44,9 +44,11 @@ def run(options: argparse.Namespace) -> None:
     if options.save and find_spec("matplotlib") is None:
         raise SystemExit("bench: --save draws pictures and needs matplotlib: pip install --editable '.[bench]'")
     sizes = options.sizes or (SHORT_SIZES if options.short else SIZES)
-    rounds = options.rounds or (SHORT_ROUNDS if options.short else ROUNDS)
+    rounds = options.rounds if options.rounds is not None else SHORT_ROUNDS if options.short else ROUNDS
+    if rounds < 1:
+        raise SystemExit(f"bench: --rounds {rounds} is no round at all; write 1 or more")
     plan = Plan(parse_counts(options.ranks), [parse_size(size) for size in sizes.split(",")], rounds)
-    chosen = choose(options.only, dict(setting.split("=", 1) for setting in options.set))
+    chosen = choose(options.only, parse_settings(options.set))
     print(describe_machine(), flush=True)
     try:
         with Progress(plan.ranks, plan.rounds) as progress:
@@ -67,6 +69,13 @@ def choose(only: str | None, settings: dict[str, Any]) -> list[Contestant]:
     if unknown:
         raise SystemExit(f"bench: nobody is called {unknown[0]!r}; there are {', '.join(everyone)}")
     return [everyone[name] for name in everyone if name in names]
+
+
+def parse_settings(texts: list[str]) -> dict[str, str]:
+    for text in texts:
+        if "=" not in text:
+            raise SystemExit(f"bench: --set {text!r} sets nothing; write for example --set lanes=2")
+    return dict(text.split("=", 1) for text in texts)
 
 
 def make_report(plan: Plan, chosen: list[Contestant], measured: Measured) -> dict[str, Any]:

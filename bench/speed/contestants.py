@@ -19,7 +19,7 @@ HIVEMIND_HOME = Environment("hivemind", ("hivemind==1.1.12", "torch==2.13.0"))
 MPICH_HOME = Environment("mpich", ("mpich==5.0.2", *MPI_PACKAGES))
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-PER_CORE = ("OMPI_", "PMIX_", "PRTE_", "PMI_")  # a run under mpirun must not be taken for one of its ranks
+OF_LAUNCHERS = ("OMPI_", "PMIX_", "PRTE_", "PMI_")  # a run under mpirun must not be taken for one of its ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Contestant:
         return [part.replace("{ranks}", str(self.ranks(ranks))) for part in self.command]
 
     def full_environment(self, leader: Mapping[str, str]) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(PER_CORE)}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
         paths = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
         one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # many ranks share the cores
         return {**inherited, "PYTHONPATH": paths, **one_thread, **self.variables, **leader}

@@ -5,6 +5,7 @@ while others have their turn, whatever its library does when it waits for its ow
 """
 
 import asyncio
+import contextlib
 import ctypes
 import json
 import os
@@ -17,6 +18,7 @@ from typing import Any
 
 VARIABLE = "BENCH_SPEED_LEADER"  # host:port:token
 PR_SET_PDEATHSIG = 1
+LONGEST_REASON = 300
 
 Message = dict[str, Any]
 
@@ -49,7 +51,7 @@ def serve(leader: Leader, carry_out: Callable[[Message], Message]) -> None:
         try:
             answer = carry_out(order)
         except Exception as error:
-            _give_up(leader, error)
+            give_up(leader, error)
         leader.say(answer)
 
 
@@ -59,14 +61,16 @@ async def serve_awaiting(leader: Leader, carry_out: Callable[[Message], Awaitabl
         try:
             answer = await carry_out(order)
         except Exception as error:
-            _give_up(leader, error)
+            give_up(leader, error)
         leader.say(answer)
 
 
-def _give_up(leader: Leader, error: Exception) -> None:
+def give_up(leader: Leader, error: Exception) -> None:
+    """Tell the leader, if it is still there, and end."""
     traceback.print_exc()
     sys.stderr.flush()
-    leader.say({"failed": f"{type(error).__name__}: {error}"})
+    with contextlib.suppress(OSError):
+        leader.say({"failed": f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST_REASON]})
     os._exit(1)  # whatever its library would like to wait for
 
 

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._bar: Any = None
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and find_spec("rich") is not None:
             self._bar = _make_bar(sum(self._ranks) * self._rounds)
         return self
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from bench.speed.contestants import GLOO, MPICH, OPENMPI_SHM, OPENMPI_TCP, OURS, RINGWIDE, RINGWIDE_TCP
+from bench.speed.limits import ADD, COPY, PING_TCP, PING_UNIX, STREAM_CACHED, STREAM_TCP, STREAM_UNIX
 from bench.units import duration, size_name
 
 Cell = dict[str, Any]
@@ -14,6 +15,16 @@ COLUMNS = {
     MPICH: "MPICH, shm",
     RINGWIDE_TCP: "ringwide, TCP",
     RINGWIDE: "ringwide, same host",
+}
+PINGS = (PING_TCP, PING_UNIX)
+PROBES = {
+    PING_TCP: "TCP, there and back",
+    PING_UNIX: "Unix, there and back",
+    STREAM_TCP: "TCP, each way",
+    STREAM_CACHED: "TCP in the cache, each way",
+    STREAM_UNIX: "Unix, each way",
+    COPY: "copy",
+    ADD: "add",
 }
 NOTHING = "-"
 
@@ -87,20 +98,23 @@ def _beside_another(cell: Cell) -> str:
 
 
 def limits(report: dict[str, Any]) -> str:
-    """What the machine itself did: rates each way, round trips, copies and sums, with quartiles of the time."""
+    """What the machine itself did in the same rounds: rates each way, round trips, copies and sums."""
+    places: dict[tuple[int, int], dict[str, Cell]] = {}
+    for cell in report["limits"]:
+        places.setdefault((cell["ranks"], cell["bytes"]), {})[cell["probe"]] = cell
     rows = [
-        [
-            str(cell["ranks"]),
-            size_name(cell["bytes"]),
-            cell["probe"],
-            size_name(cell["probe_bytes"]),
-            "{} [{} - {}]".format(*map(duration, (cell["seconds"], *cell["seconds_quartiles"]))),
-            f"{cell['bytes_per_second'] / 1e9:.2f} GB/s",
-        ]
-        for cell in report["limits"]
+        [str(ranks), size_name(nbytes), *(_probed(probes.get(probe)) for probe in PROBES)]
+        for (ranks, nbytes), probes in sorted(places.items())
     ]
-    aligned = ["--:", "--:", "---", "--:", "--:", "--:"]
-    return table(["beside ranks", "and size", "what", "bytes", "time", "rate"], aligned, rows) if rows else ""
+    titles = ["beside ranks", "and size", *PROBES.values()]
+    return table(titles, ["--:"] * len(titles), rows) if rows else ""
+
+
+def _probed(cell: Cell | None) -> str:
+    """A round trip as a time, all else as a rate."""
+    if cell is None:
+        return NOTHING
+    return duration(cell["seconds"]) if cell["probe"] in PINGS else f"{cell['bytes_per_second'] / 1e9:.2f} GB/s"
 
 
 def skipped(report: dict[str, Any]) -> str:
@@ -109,7 +123,7 @@ def skipped(report: dict[str, Any]) -> str:
 
 def shown(report: dict[str, Any]) -> str:
     """Everything, for a terminal."""
-    parts = (markdown(report), slow(report), fractions(report), bars(report), skipped(report))
+    parts = (markdown(report), slow(report), limits(report), fractions(report), bars(report), skipped(report))
     return "\n\n".join(part for part in parts if part)
 
 

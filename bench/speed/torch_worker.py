@@ -10,7 +10,7 @@ import torch.distributed as dist
 import uvloop
 
 import ringwide
-from bench.speed.conversation import Leader, Message, fork_ranks, serve, serve_awaiting
+from bench.speed.conversation import Leader, Message, fork_ranks, give_up, serve, serve_awaiting
 from bench.speed.turns import check_sum, expected_sum, time_awaited_calls, time_calls
 
 JOIN_SECONDS = 60
@@ -72,7 +72,10 @@ def run_rank(kind: str, ranks: int, rank: int) -> None:
     if kind == "gloo":
         serve(leader, Gloo(ranks).carry_out)
     else:
-        uvloop.run(serve_ringwide(leader))
+        try:
+            uvloop.run(serve_ringwide(leader))
+        except Exception as error:  # while it joins, or leaves
+            give_up(leader, error)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from bench.speed.bars import judge
-from bench.speed.command import choose, make_report
+from bench.speed.command import choose, make_report, parse_settings
 from bench.speed.contestants import GLOO, HIVEMIND, OPENMPI_SHM, RINGWIDE, RINGWIDE_TCP
 from bench.speed.leader import Plan, turn_seconds
 from bench.speed.plot import plot
 from bench.speed.summary import cells_of, limits_of, quartiles
-from bench.speed.tables import bars, fractions, markdown, shown
+from bench.speed.tables import bars, fractions, limits, markdown, shown
 from bench.speed.turns import expected_sum, time_awaited_calls, time_calls
 from bench.units import parse_counts, parse_size, span
 
@@ -82,6 +82,8 @@ def test_tables() -> None:
     table = markdown(report())
     assert "| 4 | 16 MiB | 120.00 ms | 30.00 ms | 60.00 ms | 40.00 ms | **2.00x** [2.00 - 2.00] | **3.00x**" in table
     assert "| 4 | 4 KiB | 8.00 ms | - | 1.00 ms | 500 us |" in table
+    assert "| 4 | 16 MiB | - | - | 1.05 GB/s | 2.10 GB/s | 2.10 GB/s | 8.39 GB/s | 4.19 GB/s |" in limits(report())
+    assert "| 4 | 4 KiB | 100 us |" in limits(report())
     assert "| 16 to 256 MB, over TCP, beside gloo | 4 | 1.1 | 2.00 | met |" in bars(report())
     assert "| raw TCP both ways | 48.00 ms | 0.80 [0.80 - 0.80] | 0.40 of raw TCP in the cache |" in fractions(report())
 
@@ -129,11 +131,21 @@ async def test_sums_stay_exact_however_often_they_are_summed(calls: int, ranks: 
 
 def test_sizes_are_powers_of_two_however_they_are_spelled() -> None:
     assert [parse_size(text) for text in ("1KB", "1 KiB", "4mb", "2GB", "12")] == [1024, 1024, 4 * MB, 2**31, 12]
-    for wrong in ("many", "0KB", "-1KB", "1TB", ""):
+    for wrong in ("many", "0KB", "-1KB", "1TB", "3", ""):
         with pytest.raises(SystemExit, match="is not a size"):
             parse_size(wrong)
     with pytest.raises(SystemExit, match="is not a list of whole numbers"):
         parse_counts("2,zero")
+
+
+def test_settings_of_ringwide_reach_its_contestants() -> None:
+    ours = choose("ringwide-tcp,ringwide", parse_settings(["lanes=2"]))
+    assert [dict(one.settings) for one in ours] == [
+        {"same_host": "tcp", "lanes": "2"},
+        {"same_host": "auto", "lanes": "2"},
+    ]
+    with pytest.raises(SystemExit, match="sets nothing"):
+        parse_settings(["lanes"])
 
 
 def test_nobody_is_called_that() -> None:

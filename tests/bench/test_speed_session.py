@@ -149,7 +149,10 @@ def test_nobody_is_left_when_the_leader_is_stopped(pids: Path, number: signal.Si
         f"contestant = Contestant('hangs', 'hangs', {made_up('hangs', pids).command!r}, 'made up', turn_seconds=600)\n"
         "measure(Plan([2], [1024], 1), [contestant], Progress([2], 1))\n"
     )
-    with subprocess.Popen([sys.executable, "-c", leader], cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+    environment = {**os.environ, "TMPDIR": str(pids.parent)}  # where one that is killed leaves a directory
+    with subprocess.Popen(
+        [sys.executable, "-c", leader], cwd=ROOT, env=environment, stderr=subprocess.DEVNULL
+    ) as process:
         while len(list(pids.iterdir())) < 2:
             assert process.poll() is None
             time.sleep(0.05)
