@@ -22,6 +22,7 @@ PICTURES = ROOT / "docs"
 RANKS, ROUNDS = "2,4,8", 11
 SIZES = "1KB,4KB,16KB,64KB,256KB,1MB,4MB,16MB,64MB,256MB"
 SHORT_SIZES, SHORT_ROUNDS = "4KB,64KB,1MB,16MB,64MB", 5
+SHORT_SECONDS = 420  # and about 100 to make the environments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, help=f"turns of each at each size (default: {ROUNDS})")
     parser.add_argument("--only", metavar="NAMES", help=f"of these contestants, separated by commas: {names}")
     parser.add_argument(
-        "--short", action="store_true", help=f"{SHORT_SIZES} in {SHORT_ROUNDS} rounds, for a first look"
+        "--short", action="store_true", help=f"{SHORT_SIZES} in up to {SHORT_ROUNDS} rounds, under ten minutes"
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of ringwide, may be repeated"
@@ -47,7 +48,8 @@ def run(options: argparse.Namespace) -> None:
     rounds = options.rounds if options.rounds is not None else SHORT_ROUNDS if options.short else ROUNDS
     if rounds < 1:
         raise SystemExit(f"bench: --rounds {rounds} is no round at all; write 1 or more")
-    plan = Plan(parse_counts(options.ranks), [parse_size(size) for size in sizes.split(",")], rounds)
+    seconds = SHORT_SECONDS if options.short else None
+    plan = Plan(parse_counts(options.ranks), [parse_size(size) for size in sizes.split(",")], rounds, seconds)
     chosen = choose(options.only, parse_settings(options.set))
     print(describe_machine(), flush=True)
     try:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.speed.budget import Budget
 from bench.speed.contestants import LIMIT, OURS, Contestant
 from bench.speed.conversation import Message
 from bench.speed.environments import PeerUnavailable
@@ -28,6 +29,7 @@ class Plan:
     ranks: Sequence[int]
     sizes: Sequence[int]
     rounds: int
+    seconds: float | None = None  # when they are over, there are no more rounds
 
 
 @dataclass(slots=True)
@@ -47,10 +49,12 @@ class Measured:
 def measure(plan: Plan, chosen: Sequence[Contestant], progress: Progress) -> Measured:
     measured = Measured()
     able = [contestant for contestant in chosen if _has_a_home(contestant, measured, progress.say)]
+    budget = Budget(plan.seconds, plan.ranks)
     for ranks in plan.ranks:
-        progress.begin(f"{ranks} ranks: starting {sum(one.ranks(ranks) for one in able)} processes")
+        budget.begin(ranks)
+        progress.say(f"{ranks} ranks: starting {sum(one.ranks(ranks) for one in able)} processes")
         with _sessions(able, ranks, plan.sizes, measured, progress.say) as sessions:
-            Field(plan, ranks, sessions, measured, progress).play()
+            Field(plan, ranks, sessions, measured, progress).play(budget)
     return measured
 
 
@@ -113,12 +117,18 @@ class Field:
         self._plan, self._ranks, self._sessions = plan, ranks, sessions
         self._measured, self._progress = measured, progress
 
-    def play(self) -> None:
+    def play(self, budget: Budget) -> None:
+        self._progress.begin_rounds()
         for number in range(self._plan.rounds):
+            budget.begin_round()
             for nbytes in self._plan.sizes:
                 for session in _rotated(self._sessions, number):
                     self._let(session, nbytes, number)
             self._progress.round_done(self._ranks, number)
+            if number + 1 < self._plan.rounds and not budget.allows_another():
+                self._progress.say(f"{self._ranks} ranks: {number + 1} rounds instead of {self._plan.rounds}, for time")
+                self._progress.cut_short(self._ranks)
+                break
 
     def _let(self, session: Session, nbytes: int, number: int) -> None:
         contestant = session.contestant
