@@ -2,7 +2,10 @@
 
 Large, over TCP. A ring of n ranks moves 2 (n - 1) S bytes of a tensor of S bytes, all ranks together. Two processes
 that send to each other at once move 2 B bytes a second, where B is the rate each way. All ranks share this one machine,
-so a ring that does nothing but move bytes, as fast as those two, takes (n - 1) S / B seconds.
+so a ring that does nothing but move bytes, as fast as those two, takes (n - 1) S / B seconds. B is the better of two
+rates: from and to memory that stays in the cache, and from and to memory of the tensor's size, which is about half as
+fast where that is large. Only the better one is a limit: the ring passes parts on while they are in the cache, and can
+be faster than those two with whole tensors. The fraction of that lower rate is reported beside it, by its own name.
 
 Large, in shared memory. The least that a ring has to do is to add (n - 1) S bytes and to copy (n - 1) S bytes, spread
 over the cores that there are for n ranks. The rates are those of one process alone, of arrays of the tensor's size; so
@@ -76,7 +79,8 @@ def least_seconds(
         kind = "TCP" if way == "tcp" else "Unix"
         return None if hopping is None else (f"{hops(algorithm, ranks)} x half a {kind} ping", hopping)
     if way == "tcp":
-        moving = stream_seconds(STREAM_TCP, ranks, nbytes, seconds)
+        ways = [stream_seconds(what, ranks, nbytes, seconds) for what in (STREAM_TCP, STREAM_CACHED)]
+        moving = min((taken for taken in ways if taken is not None), default=None)
         return None if moving is None else ("raw TCP both ways", max(moving, hopping or 0))
     working = memory_seconds(ranks, nbytes, seconds, cores)
     return None if working is None else ("copy and add", working)

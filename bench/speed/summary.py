@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.speed.contestants import GLOO, OURS, RINGWIDE_TCP
 from bench.speed.leader import Measured, Turns
-from bench.speed.limits import HOPPING, STREAM_CACHED, STREAM_UNIX, Probe, least_seconds, stream_seconds
+from bench.speed.limits import HOPPING, STREAM_TCP, STREAM_UNIX, Probe, least_seconds, stream_seconds
 
 Cell = dict[str, Any]
 
@@ -62,7 +62,7 @@ class Figures:
     def _fractions(self, ranks: int, nbytes: int, name: str, algorithm: str) -> Cell:
         """The time that the limit allows over ours, round by round."""
         tcp = name == RINGWIDE_TCP
-        another, key = (STREAM_CACHED, "fraction_cached") if tcp else (STREAM_UNIX, "fraction_unix")
+        another, key = (STREAM_TCP, "fraction_tensors") if tcp else (STREAM_UNIX, "fraction_unix")
         limit, allowed = "", []
         found: dict[str, list[float]] = {}
         for number, taken in self._measured.turns[ranks, nbytes, name].items():

@@ -70,7 +70,7 @@ def bars(report: dict[str, Any]) -> str:
 
 
 def fractions(report: dict[str, Any]) -> str:
-    """Our cells beside the limit, and beside another one: raw TCP that stays in the cache, or Unix-domain sockets."""
+    """Our cells beside the limit, and beside another measure: raw TCP with whole tensors, or Unix-domain sockets."""
     rows = [
         [
             str(cell["ranks"]),
@@ -92,8 +92,8 @@ def fractions(report: dict[str, Any]) -> str:
 
 
 def _beside_another(cell: Cell) -> str:
-    if "fraction_cached" in cell:
-        return f"{cell['fraction_cached'][1]:.2f} of raw TCP in the cache"
+    if "fraction_tensors" in cell:
+        return f"{cell['fraction_tensors'][1]:.2f} of raw TCP with whole tensors"
     return f"{cell['fraction_unix'][1]:.2f} of raw Unix sockets" if "fraction_unix" in cell else ""
 
 

@@ -6,6 +6,7 @@ from bench.speed.limits import (
     COPY,
     PING_TCP,
     PING_UNIX,
+    STREAM_CACHED,
     STREAM_TCP,
     Probe,
     hops,
@@ -22,6 +23,13 @@ def test_a_ring_moves_its_bytes_as_fast_as_two_processes_that_swap_them() -> Non
     limit, least = least_seconds("tcp", "ring", 4, 64 * MB, stream, cores=2) or ("", 0)
     assert limit == "raw TCP both ways"
     assert least == pytest.approx(2 * 3 * 64 * MB / 2e9)
+
+
+def test_the_limit_is_the_better_of_what_raw_tcp_did() -> None:
+    """Nobody should be able to beat it: whole tensors are slower than what stays in the cache."""
+    for faster, slower in ((STREAM_CACHED, STREAM_TCP), (STREAM_TCP, STREAM_CACHED)):
+        seconds = {Probe(faster, 64 * MB): 0.03, Probe(slower, 64 * MB): 0.06}
+        assert least_seconds("tcp", "ring", 2, 64 * MB, seconds, cores=2) == ("raw TCP both ways", pytest.approx(0.03))
 
 
 def test_a_ring_of_little_still_has_its_hops() -> None:

@@ -41,8 +41,8 @@ def test_rounds_in_which_only_one_had_a_turn_are_left_out_of_the_ratio() -> None
 
 
 def test_ours_stand_beside_the_limit_and_peers_do_not() -> None:
-    assert cell(RINGWIDE_TCP)["fraction"] == pytest.approx([3 * 0.016 / 0.060] * 3)
-    assert cell(RINGWIDE_TCP)["fraction_cached"] == pytest.approx([3 * 0.008 / 0.060] * 3)
+    assert cell(RINGWIDE_TCP)["fraction"] == pytest.approx([3 * 0.008 / 0.060] * 3)
+    assert cell(RINGWIDE_TCP)["fraction_tensors"] == pytest.approx([3 * 0.016 / 0.060] * 3)
     assert cell(RINGWIDE)["fraction"] == pytest.approx([3 * 0.006 / 2 / 0.040] * 3)
     assert cell(RINGWIDE_TCP, 4096)["fraction"] == pytest.approx([0.1] * 3)
     assert "fraction" not in cell(GLOO)
@@ -85,7 +85,9 @@ def test_tables() -> None:
     assert "| 4 | 16 MiB | - | - | 1.05 GB/s | 2.10 GB/s | 2.10 GB/s | 8.39 GB/s | 4.19 GB/s |" in limits(report())
     assert "| 4 | 4 KiB | 100 us |" in limits(report())
     assert "| 16 to 256 MB, over TCP, beside gloo | 4 | 1.1 | 2.00 | met |" in bars(report())
-    assert "| raw TCP both ways | 48.00 ms | 0.80 [0.80 - 0.80] | 0.40 of raw TCP in the cache |" in fractions(report())
+    assert "| raw TCP both ways | 24.00 ms | 0.40 [0.40 - 0.40] | 0.80 of raw TCP with whole tensors |" in fractions(
+        report()
+    )
 
 
 def test_who_was_skipped_is_named_with_the_reason() -> None:
