@@ -21,7 +21,13 @@ FLOORS = (
     ("collective", "membership"),
     ("mail",),
     ("buckets", "calls", "connections", "farewell", "observe", "written"),
-    ("collected", "config", "messages", "nonfinite"),  # above the rooms that take plain arguments, never settings
+    (
+        "collected",
+        "config",
+        "familiar",
+        "messages",
+        "nonfinite",
+    ),  # above the rooms that take plain arguments, never settings
     ("exchange",),
     ("correspondence",),
     ("engine", "recipes"),

@@ -523,15 +523,15 @@ async def test_a_call_cancelled_when_it_was_done_but_not_heard_of_harms_nothing(
         if ring.rank:
             await task
             return sorted(set(tensor.tolist())), None
-        conclude = ring._engine.dispatcher._conclude
+        end = ring._engine.dispatcher._end
 
-        def conclude_and_cancel(collective: Any) -> None:
-            conclude(collective)
+        def end_and_cancel(*arguments: Any) -> None:
+            end(*arguments)
             task.cancel()
 
-        ring._engine.dispatcher._conclude = conclude_and_cancel  # type: ignore[method-assign]
+        ring._engine.dispatcher._end = end_and_cancel  # type: ignore[method-assign]
         assert isinstance(await error_of(task), asyncio.CancelledError)
-        ring._engine.dispatcher._conclude = conclude  # type: ignore[method-assign]
+        ring._engine.dispatcher._end = end  # type: ignore[method-assign]
         after = ring.state_dict()
         assert before.keys() == after.keys()
         assert all(torch.equal(before[name]["error"], after[name]["error"]) for name in before)

@@ -53,7 +53,7 @@ FOR_INTEGERS = (*BITWISE, "quotient")
 OPERATIONS = tuple(op for op in _UFUNCS if op not in FOR_INTEGERS)
 _quietly = np.errstate(all="ignore")
 """Infinity and NaN are results like others. A warning would end the connection wherever warnings are errors."""
-_TOO_SMALL_TO_SHELVE_BYTES = 128 * 1024
+TOO_SMALL_TO_SHELVE_BYTES = 128 * 1024
 """Below this the allocator is faster than looking for a free bucket."""
 
 
@@ -130,7 +130,7 @@ class TensorLeaf:
 
     def __init__(self, tensor: Any, name: str | int) -> None:
         self.dtype, self.shape = _dtype_name(tensor.dtype), tensor.shape
-        if self.dtype not in DTYPES or tensor.layout is not _torch().strided:
+        if self.dtype not in DTYPES or not is_dense(tensor.layout):
             what = f"{_called(name)} is a {tensor.layout} tensor of {self.dtype}"
             raise TypeError(f"{what}; ringwide carries dense tensors of {', '.join(DTYPES)}")
         self._tensor = tensor.detach() if tensor.requires_grad else tensor
@@ -180,6 +180,12 @@ def _torch() -> Any:
 
 
 @cache
+def is_dense(layout: object) -> bool:
+    """Of torch's layouts, is it the one with a place in memory for each element?"""
+    return layout is _torch().strided
+
+
+@cache
 def _dtype_name(dtype: object) -> str:
     """Of torch and numpy alike. Bytes in another machine's order get a name that is none of ours, such as >f4."""
     return str(dtype).removeprefix("torch.")
@@ -191,19 +197,27 @@ def _called(name: str | int) -> str:
 
 def leaf_of(value: object, name: str | int = "") -> Leaf:
     """One tensor or array, or a `TypeError` that names what came."""
+    leaf = _leaf_or_none(value, name)
+    if leaf is None:
+        raise TypeError(
+            f"{_called(name)} is a {type(value).__module__}.{type(value).__qualname__}; expected a torch tensor, "
+            "a numpy array, a list or tuple of them, or a mapping from names to them"
+        )
+    return leaf
+
+
+def _leaf_or_none(value: object, name: str | int) -> Leaf | None:
     if isinstance(value, np.ndarray):
         return ArrayLeaf(value, name)
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        return TensorLeaf(value, name)
-    raise TypeError(
-        f"{_called(name)} is a {type(value).__module__}.{type(value).__qualname__}; expected a torch tensor, "
-        "a numpy array, a list or tuple of them, or a mapping from names to them"
-    )
+    return TensorLeaf(value, name) if torch is not None and isinstance(value, torch.Tensor) else None
 
 
 def leaves_of(values: object) -> tuple[list[Leaf], Signature]:
     """The tensors in a fixed order: a mapping is read in the order of its sorted names, whatever its own order."""
+    leaf = _leaf_or_none(values, "")
+    if leaf is not None:
+        return [leaf], Signature((), (leaf.dtype,), (leaf.shape,))
     names: tuple[str, ...] = ()
     if isinstance(values, (list, tuple)):
         leaves = [leaf_of(value, index) for index, value in enumerate(values)]
@@ -235,7 +249,7 @@ class Shelf:
 
     def take(self, count: int, dtype: np.dtype[Any]) -> Array:
         nbytes = count * dtype.itemsize
-        if nbytes < _TOO_SMALL_TO_SHELVE_BYTES:
+        if nbytes < TOO_SMALL_TO_SHELVE_BYTES:
             return np.empty(count, dtype)
         in_use_bytes = self._in_use_bytes + nbytes
         fitting = [memory for memory in self._idle if memory.nbytes >= nbytes]
@@ -251,7 +265,7 @@ class Shelf:
         return bucket
 
     def give_back(self, bucket: Array) -> None:
-        if bucket.nbytes < _TOO_SMALL_TO_SHELVE_BYTES:
+        if bucket.nbytes < TOO_SMALL_TO_SHELVE_BYTES:
             return
         self.drop(bucket)
         base = bucket if bucket.base is None else bucket.base
@@ -260,7 +274,7 @@ class Shelf:
 
     def drop(self, bucket: Array) -> None:
         """The bucket will not come back: a connection may still be writing into it."""
-        if bucket.nbytes >= _TOO_SMALL_TO_SHELVE_BYTES:
+        if bucket.nbytes >= TOO_SMALL_TO_SHELVE_BYTES:
             self._in_use_bytes -= bucket.nbytes
 
     def _shrink(self, allowed_bytes: int) -> None:
@@ -385,14 +399,19 @@ def groups_of(
     )
 
 
+def has_carrier(group: Group) -> bool:
+    """Is it carried in its own dtype, in numpy's eyes too?"""
+    return group.arithmetic.carrier.char == _CHARS.get(group.dtype)
+
+
 class Bundle:
     """Everything one call brought, as buckets. Run a collective over `numbers`, then commit, give back or discard."""
 
-    __slots__ = ("_borrowed", "_copies", "_groups", "_in_place", "_leaves", "_shelf", "numbers")
+    __slots__ = ("_borrowed", "_copied", "_copies", "_leaves", "_shelf", "numbers")
 
     def __init__(self, leaves: Sequence[Leaf], groups: Sequence[Group], shelf: Shelf, *, copies: bool = False) -> None:
-        self._leaves, self._groups, self._shelf, self._copies = leaves, groups, shelf, copies
-        self._in_place: list[bool] = []
+        self._leaves, self._shelf, self._copies = leaves, shelf, copies
+        self._copied: list[tuple[Group, Array]] = []  # what is not used where it lies
         self._borrowed: list[Array] = []
         try:
             self.numbers = [self._load(group) for group in groups]
@@ -406,20 +425,19 @@ class Bundle:
         self._borrowed.append(memory)
         in_place = len(pieces) == 1 and not self._copies
         ours = self._leaves[pieces[0].leaf].lies_flat(arithmetic.carrier) if in_place else None
-        self._in_place.append(ours is not None)
         saved: Array | None = memory
         if ours is None:
             ours, saved = memory, None
+            self._copied.append((group, memory))
             for leaf, start, stop in pieces:
                 self._leaves[leaf].load(memory[start:stop])
         return Numbers(ours, saved, arithmetic.combine, arithmetic.finish, arithmetic.weight, group.label)
 
     def commit(self) -> None:
         """Write the results of copies into the caller's tensors."""
-        for group, numbers, in_place in zip(self._groups, self.numbers, self._in_place, strict=True):
-            if not in_place:  # else they are there already
-                for leaf, start, stop in group.pieces:
-                    self._leaves[leaf].store(numbers.ours[start:stop])
+        for group, memory in self._copied:
+            for leaf, start, stop in group.pieces:
+                self._leaves[leaf].store(memory[start:stop])
         self.give_back()
 
     def give_back(self) -> None:

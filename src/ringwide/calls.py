@@ -1,11 +1,11 @@
-"""The calls of one rank's user, in the order in which they were made, each with the future that its task awaits."""
+"""The calls of one rank's user, in the order in which they were made, and the task of each until it is over."""
 
 import asyncio
-import os
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from time import perf_counter
+from typing import NamedTuple, Protocol
 
 from ringwide.collective.collective import Collective
 from ringwide.collective.dispatch import Dispatcher
@@ -14,6 +14,8 @@ from ringwide.collective.numbers import Numbers
 from ringwide.collective.plan import Plan
 
 _CANCELLED = "its task was cancelled"
+TURN_SECONDS = 0.001
+"""Calls that find their answers at once never sleep. After so long the event loop gets a turn all the same."""
 
 
 class Refusal(NamedTuple):
@@ -29,18 +31,28 @@ OnNumber = Callable[[int], object]
 """on_number(number): a call has begun, whatever becomes of it."""
 
 
+class Looking(Protocol):
+    """A lane on which one can look for what has come, instead of waiting for the event loop to say so."""
+
+    def look(self) -> bool: ...
+
+
 class _Call:
     """One call of a user, from the moment it is made."""
 
-    __slots__ = ("collective", "number", "numbers", "on_number", "outcome", "plan", "refusal", "succeeded")
+    __slots__ = (
+        *("collective", "error", "number", "numbers", "on_number", "outcome", "over", "plan", "refusal", "succeeded"),
+    )
 
     def __init__(
-        self, plan: Plan, numbers: Sequence[Numbers], refusal: Refusal | None, outcome: asyncio.Future[None]
+        self, plan: Plan, numbers: Sequence[Numbers], refusal: Refusal | None, on_number: OnNumber | None
     ) -> None:
-        self.plan, self.numbers, self.refusal, self.outcome = plan, numbers, refusal, outcome
-        self.on_number: OnNumber | None = None
+        self.plan, self.numbers, self.refusal, self.on_number = plan, numbers, refusal, on_number
         self.number = 0  # when it is known
         self.collective: Collective | None = None  # while it is open
+        self.outcome: asyncio.Future[None] | None = None  # for its task to await, if it has to
+        self.over = False
+        self.error: Exception | None = None
         self.succeeded: Collective | None = None
 
 
@@ -51,16 +63,25 @@ class Calls:
         self,
         dispatcher: Dispatcher,
         *,
-        look: Callable[[Sequence[int]], None],
+        express_lanes: Callable[[Sequence[int]], Sequence[Looking]],
         linger_seconds: float,
         leaving: Callable[[], bool],
     ) -> None:
-        self._dispatcher, self._look, self.linger_seconds = dispatcher, look, linger_seconds
+        self._dispatcher, self._express_lanes, self.linger_seconds = dispatcher, express_lanes, linger_seconds
         self._leaving = leaving  # this process was told to end
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Call] = deque()  # those whose turn has not come
         self._running = 0
+        self._awaited = 0
+        self._awaited_since = self._awaited_seconds = 0.0
+        self._turned_at = perf_counter()  # when the event loop has had a turn
         self.made = 0
+
+    @property
+    def awaited_seconds(self) -> float:
+        """The time in which any call was awaited."""
+        running = perf_counter() - self._awaited_since if self._awaited else 0.0
+        return self._awaited_seconds + running
 
     async def make(
         self,
@@ -73,70 +94,87 @@ class Calls:
 
         Returns the number that it has on all ranks.
         """
-        call = _Call(plan, numbers, refusal, self._loop.create_future())
-        call.on_number = on_number
-        self._waiting.append(call)
-        self._start_waiting()
-        if plan.express and self._running == 1 and self.linger_seconds:
-            self._linger(call)
+        if not self._awaited:
+            self._awaited_since = perf_counter()
+        self._awaited += 1
+        call = _Call(plan, numbers, refusal, on_number)
         try:
-            await call.outcome
+            if self._waiting or refusal is not None or self._running == WINDOW:
+                self._waiting.append(call)
+                self._start_waiting()
+            else:
+                self._start(call)
+            if plan.express and self._running == 1 and self.linger_seconds:
+                self._linger(call)
+            if not call.over:
+                call.outcome = self._loop.create_future()
+                await call.outcome
+                self._turned_at = perf_counter()
+            elif perf_counter() - self._turned_at > TURN_SECONDS:
+                await asyncio.sleep(0)
+                self._turned_at = perf_counter()
         except asyncio.CancelledError:
-            if call.collective is not None:
-                self._dispatcher.abort(call.collective, _CANCELLED, leaving=self._leaving())
-                self._end(call)
-            elif call.succeeded is not None:
-                call.succeeded.undo()
+            self._cancel(call)
             raise
+        finally:
+            self._awaited -= 1
+            if not self._awaited:
+                self._awaited_seconds += perf_counter() - self._awaited_since
+        if call.error is not None:
+            raise call.error
         return call.number
 
     def _linger(self, call: _Call) -> None:
-        """Look for the answer before going to sleep: to wake up often takes longer than the answer."""
-        deadline = time.perf_counter() + self.linger_seconds
+        """Look for the answer before going to sleep: to wake up often takes longer than the answer.
+
+        Without giving the core away between looks: the scheduler would take that for a wish to wait for long.
+        """
         while call.collective is not None:
-            self._look(call.collective.waiting_for())
-            if time.perf_counter() > deadline:
-                return
-            os.sched_yield()  # whoever has the answer may need this core
+            lanes = self._express_lanes(call.collective.waiting_for())
+            deadline = perf_counter() + self.linger_seconds
+            while not any(lane.look() for lane in lanes):
+                if perf_counter() > deadline:
+                    return
+
+    def _cancel(self, call: _Call) -> None:
+        if call.collective is not None:
+            self._dispatcher.abort(call.collective, _CANCELLED, leaving=self._leaving())
+            self._end(call, None)
+        elif call.succeeded is not None:
+            call.succeeded.undo()
 
     def _start_waiting(self) -> None:
         while self._waiting and self._running < WINDOW:
             call = self._waiting.popleft()
-            if call.outcome.cancelled():
+            if call.outcome is not None and call.outcome.cancelled():
                 self._dispatcher.skip(_CANCELLED)
             elif call.refusal is not None:
-                call.outcome.set_exception(call.refusal.error(self._dispatcher.skip(call.refusal.reason)))
+                self._running += 1
+                self._end(call, call.refusal.error(self._dispatcher.skip(call.refusal.reason)))
             else:
                 self._start(call)
 
     def _start(self, call: _Call) -> None:
-        def on_done(error: Exception | None) -> None:
-            call.succeeded = call.collective if error is None else None
-            self._end(call)
-            if call.outcome.done():
-                return
-            if error is None:
-                call.outcome.set_result(None)
-            else:
-                call.outcome.set_exception(error)
-
         self._running += 1
         self.made += 1
         try:
-            collective = self._dispatcher.submit(call.plan, call.numbers, on_done)
+            collective = self._dispatcher.submit(call.plan, call.numbers, partial(self._end, call))
         except Exception as error:  # this call's, though another one's end may have started it
-            on_done(error)
-        else:
-            call.number = collective.number
-            if call.on_number is not None:
-                call.on_number(call.number)
-            if not call.outcome.done():
-                call.collective = collective
-            elif not call.outcome.cancelled() and call.outcome.exception() is None:
-                call.succeeded = collective
+            self._end(call, error)
+            return
+        call.number = collective.number
+        if call.on_number is not None:
+            call.on_number(call.number)
+        if not call.over:
+            call.collective = collective
+        elif call.error is None:
+            call.succeeded = collective
 
-    def _end(self, call: _Call) -> None:
-        call.collective = None
+    def _end(self, call: _Call, error: Exception | None) -> None:
+        call.succeeded = call.collective if error is None else None
+        call.collective, call.over, call.error = None, True, error
         self._running -= 1
         if self._waiting:
             self._loop.call_soon(self._start_waiting)
+        if call.outcome is not None and not call.outcome.done():
+            call.outcome.set_result(None)

@@ -171,10 +171,11 @@ class RingConfig(BaseModel):
         description="Sent but unacknowledged for this long: the kernel ends the connection.",
     )
     linger_seconds: float = Field(
-        default=50e-6,
+        default=200e-6,
         ge=0,
         le=0.01,
-        description="How long a small collective looks for its answer before it sleeps, if each rank has a core.",
+        description="How long a small collective looks for each answer before it sleeps, if each rank has a core; "
+        "the event loop stands still meanwhile.",
     )
     listen: str | None = Field(
         default=None, description='"host:port" to listen on where it differs from this rank\'s line in the peers file.'

@@ -8,8 +8,8 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -79,15 +79,13 @@ class Engine:
         )
         self._calls = Calls(
             self.dispatcher,
-            look=self.connections.look,
+            express_lanes=self.connections.express_lanes,
             linger_seconds=config.linger_seconds,
             leaving=lambda: told.due,
         )
         self.shelf = Shelf()
         self._correspondence = self._make_correspondence(told) if config.messages else None
         self.left = False
-        self._awaited = 0
-        self._busy_since = self._network_seconds = 0.0
 
     def _make_correspondence(self, told: Farewell) -> Correspondence:
         return correspondence(
@@ -105,32 +103,19 @@ class Engine:
 
     # -- while it runs
 
-    async def run(
+    def run(
         self,
         plan: Plan,
         numbers: Sequence[Numbers] = (),
         refusal: Refusal | None = None,
         on_number: OnNumber | None = None,
-    ) -> int:
+    ) -> Coroutine[Any, Any, int]:
         """Carry out a plan together with the other ranks, or let them hear why not. Returns the number of the call."""
         if self.left:
             raise RingClosed(_LEFT)
-        with self._awaiting():
-            given = [*numbers, *[_NOTHING] * (len(plan.parts) - len(numbers))]
-            return await self._calls.make(plan, given, refusal, on_number)
-
-    @contextmanager
-    def _awaiting(self) -> Iterator[None]:
-        """The time in which anything is awaited."""
-        if not self._awaited:
-            self._busy_since = time.perf_counter()
-        self._awaited += 1
-        try:
-            yield
-        finally:
-            self._awaited -= 1
-            if not self._awaited:
-                self._network_seconds += time.perf_counter() - self._busy_since
+        if len(numbers) < len(plan.parts):
+            numbers = [*numbers, *[_NOTHING] * (len(plan.parts) - len(numbers))]
+        return self._calls.make(plan, numbers, refusal, on_number)
 
     @property
     def correspondence(self) -> Correspondence:
@@ -149,10 +134,9 @@ class Engine:
         return number, rows
 
     def statistics(self) -> statistics.Statistics:
-        running = time.perf_counter() - self._busy_since if self._awaited else 0.0
         return statistics.Statistics(
             collectives=self._calls.made,
-            network_seconds=self._network_seconds + running,
+            network_seconds=self._calls.awaited_seconds,
             buffer_bytes_asked=self.config.buffer_bytes,
             links=statistics.of_links(self.links.values(), self.dispatcher.ledgers, self._liveness.slowness),
             threshold_bytes=None if self.coder is None else self.coder.threshold.reported,

@@ -16,6 +16,7 @@ from ringwide.collective.plan import Kind, Plan
 from ringwide.config import RingConfig
 from ringwide.engine import Engine
 from ringwide.errors import JoinError
+from ringwide.familiar import Familiar
 from ringwide.farewell import Farewell, farewell
 from ringwide.membership.peers import Address, check_rank, load_peers
 from ringwide.nonfinite import Inspector
@@ -71,6 +72,7 @@ class Ring:
     def __init__(self, rank: int, size: int, config: RingConfig, engine: Engine) -> None:
         self.rank, self.size, self.config, self._engine = rank, size, config, engine
         self._recipes = Recipes(engine.planner, size=size, half_precision=config.half_precision)
+        self._familiar = Familiar()
         self._inspector = None if config.on_nonfinite == "ignore" else Inspector(rank, time=time.monotonic)
 
     def __repr__(self) -> str:
@@ -87,11 +89,16 @@ class Ring:
         `bucket` names what these tensors are, for the error feedback of lossy codecs. Calls without one share their
         feedback if their tensors have the same names, dtypes and shapes: name them if they are different things.
         """
+        familiar = self._familiar.find(tensors, op, bucket)
+        if familiar is not None:
+            await self._engine.run(*familiar)
+            return tensors
         leaves, signature = leaves_of(tensors)
         recipe = self._recipes.find(Kind.ALLREDUCE, signature, op=op, bucket=bucket)
         _require_writable(leaves, signature.names)
-        bundle = await self._packed(recipe, leaves)
-        await self._run(recipe.plan, bundle, refusal=self._inspect(recipe, bundle, signature, bucket))
+        if self._inspector is None:
+            self._familiar.learn(tensors, op, bucket, recipe.plan, recipe.groups)
+        bundle = await self._carried_out(recipe, leaves, signature, bucket)
         bundle.commit()
         return tensors
 
@@ -102,8 +109,7 @@ class Ring:
         recipe = self._recipes.find(Kind.REDUCE, signature, op=op, root=root)
         if self.rank == root:
             _require_writable(leaves, signature.names)
-        bundle = await self._packed(recipe, leaves, copies=self.rank != root)
-        await self._run(recipe.plan, bundle, refusal=self._inspect(recipe, bundle, signature))
+        bundle = await self._carried_out(recipe, leaves, signature, copies=self.rank != root)
         if self.rank == root:
             bundle.commit()
         else:
@@ -122,8 +128,7 @@ class Ring:
         share = slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
         if place is not None:
             require_room(place, share.stop - share.start, leaf.dtype, f"the share of rank {self.rank}")
-        bundle = await self._packed(recipe, [leaf], copies=True)
-        await self._run(recipe.plan, bundle, refusal=self._inspect(recipe, bundle, signature))
+        bundle = await self._carried_out(recipe, [leaf], signature, copies=True)
         reduced = bundle.numbers[0].ours[share]
         if place is None:
             into = leaf.like(reduced.copy(), reduced.shape)
@@ -146,7 +151,11 @@ class Ring:
         except MemoryError as error:
             await self._give_up(recipe.plan, error)
             raise
-        await self._run(recipe.plan, collected)
+        try:
+            await self._engine.run(recipe.plan, collected.numbers)
+        except BaseException:
+            collected.discard()
+            raise
         parts = collected.commit()
         return parts if into is None else into
 
@@ -157,8 +166,7 @@ class Ring:
         recipe = self._recipes.find(Kind.BROADCAST, signature, root=root)
         if self.rank != root:
             _require_writable(leaves, signature.names)
-        bundle = await self._packed(recipe, leaves)
-        await self._run(recipe.plan, bundle)
+        bundle = await self._carried_out(recipe, leaves)
         if self.rank == root:
             bundle.give_back()
         else:
@@ -167,7 +175,7 @@ class Ring:
 
     async def barrier(self) -> None:
         """Return when every rank has called this."""
-        await self._run(self._recipes.find(Kind.BARRIER, _NO_TENSORS).plan)
+        await self._engine.run(self._recipes.find(Kind.BARRIER, _NO_TENSORS).plan)
 
     # -- messages
 
@@ -239,38 +247,45 @@ class Ring:
         if not 0 <= rank < self.size:
             raise ValueError(f"{role} {rank} is not a rank of this ring: ranks go from 0 to {self.size - 1}")
 
-    async def _packed(self, recipe: Recipe, leaves: Sequence[Leaf], *, copies: bool = False) -> Bundle:
+    async def _carried_out(
+        self,
+        recipe: Recipe,
+        leaves: Sequence[Leaf],
+        inspected: Signature | None = None,
+        bucket: str = "",
+        *,
+        copies: bool = False,
+    ) -> Bundle:
+        """The tensors, packed, when all is done. After an error their memory is not used again, whatever came back."""
         try:
-            return Bundle(leaves, recipe.groups, self._engine.shelf, copies=copies)
+            bundle = Bundle(leaves, recipe.groups, self._engine.shelf, copies=copies)
         except MemoryError as error:
             await self._give_up(recipe.plan, error)
             raise
+        try:
+            refusal = None
+            if self._inspector is not None and inspected is not None:
+                refusal = self._inspect(self._inspector, recipe, bundle, inspected, bucket)
+            await self._engine.run(recipe.plan, bundle.numbers, refusal)
+        except BaseException:
+            bundle.discard()
+            raise
+        return bundle
 
     async def _give_up(self, plan: Plan, error: MemoryError) -> None:
         """Without memory it is a call all the same: others may wait for it, and must not get the next one instead."""
-        await self._run(plan, refusal=Refusal(f"it has no memory: {error}", lambda _: error))
+        await self._engine.run(plan, refusal=Refusal(f"it has no memory: {error}", lambda _: error))
 
-    def _inspect(self, recipe: Recipe, bundle: Bundle, signature: Signature, bucket: str = "") -> Refusal | None:
+    def _inspect(
+        self, inspector: Inspector, recipe: Recipe, bundle: Bundle, signature: Signature, bucket: str
+    ) -> Refusal | None:
         """Why numbers that are not finite may not take part, if that is what `on_nonfinite` says."""
-        if self._inspector is None:
-            return None
-        finding = self._inspector.find(recipe.groups, bundle.numbers, signature, bucket)
+        finding = inspector.find(recipe.groups, bundle.numbers, signature, bucket)
         if finding is not None and self.config.on_nonfinite == "raise":
             return Refusal(str(finding), finding.error)
         if finding is not None:
-            self._inspector.warn(finding)
+            inspector.warn(finding)
         return None
-
-    async def _run(
-        self, plan: Plan, bundle: Bundle | Collected | None = None, *, refusal: Refusal | None = None
-    ) -> None:
-        """Carry out a plan. After an error the bundle's memory is not used again, whatever came back."""
-        try:
-            await self._engine.run(plan, () if bundle is None else bundle.numbers, refusal)
-        except BaseException:
-            if bundle is not None:
-                bundle.discard()
-            raise
 
 
 def _require_writable(leaves: Sequence[Leaf], names: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from ringwide.collective.coded import CodedOperation
 from ringwide.collective.dispatch import Dispatcher
+from ringwide.collective.express import ExpressOperation
 from ringwide.collective.operation import Operation
 from ringwide.collective.originals import Originals
 from ringwide.collective.parting import Parting
@@ -81,7 +82,7 @@ def return_before_all_has_left(plant: pytest.MonkeyPatch) -> None:
     def check_done(self: Operation) -> None:
         if self._machine.done and not self.done:
             self.done = True
-            self._on_done()
+            self._on_done(self._collective)
 
     plant.setattr(Operation, "_check_done", check_done)
 
@@ -120,6 +121,24 @@ def combine_twice(plant: pytest.MonkeyPatch) -> None:
         combine(self, segment, payload, arrival_first)
 
     plant.setattr(Operation, "_combine", twice)
+
+
+def combine_small_ones_twice(plant: pytest.MonkeyPatch) -> None:
+    combine = ExpressOperation._combine
+
+    def twice(self: ExpressOperation, payload: memoryview, arrival_first: bool) -> None:
+        combine(self, payload, arrival_first)
+        combine(self, payload, arrival_first)
+
+    plant.setattr(ExpressOperation, "_combine", twice)
+
+
+def forget_to_restore_small_ones(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(ExpressOperation, "_put_back", lambda self: None)
+
+
+def take_small_ones_at_any_turn(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(ExpressOperation, "check", lambda self, peer, header: None)
 
 
 def ignore_fingerprints(plant: pytest.MonkeyPatch) -> None:
@@ -163,6 +182,9 @@ BUGS: list[tuple[Plant, Likely]] = [
     (keep_losses_to_oneself, one_sided_reset),
     (ignore_silence, lasting),
     (combine_twice, strikes(FaultKind.NONE)),
+    (combine_small_ones_twice, strikes(FaultKind.NONE)),
+    (forget_to_restore_small_ones, strikes(FaultKind.KILL)),
+    (take_small_ones_at_any_turn, repeated),
     (ignore_fingerprints, strikes(FaultKind.MISMATCH)),
     (skip_checksums, garbled),
     (take_any_turn, repeated),

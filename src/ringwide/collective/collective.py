@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from ringwide.collective.express import ExpressOperation
 from ringwide.collective.operation import Operation
 from ringwide.collective.plan import Plan
 from ringwide.errors import RingwideError
@@ -29,8 +30,8 @@ class Collective:
 
     def __init__(self, number: int, plan: Plan, on_done: Done) -> None:
         self.number, self.plan, self.on_done = number, plan, on_done
-        self.operations: list[Operation] = []
-        self.succeeded: list[Operation] = []  # the same, when it is over: for an undo
+        self.operations: list[Operation | ExpressOperation] = []
+        self.succeeded: list[Operation | ExpressOperation] = []  # the same, when it is over: for an undo
         self.unfinished = len(plan.parts)
         self.begun, self.begun_at = False, 0.0
         self.told = False  # the other ranks know what we were called with

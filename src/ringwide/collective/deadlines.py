@@ -64,15 +64,15 @@ class Deadlines:
         self._open, self._peers, self._clock = open_, peers, clock
         self._timeout, self._warn_after, self._give_up = timeout_seconds, warn_after_seconds, give_up
         self._tick_seconds = min(TICK_SECONDS, timeout_seconds / 4)
-        self._ticking = self._watching = False
+        self.ticking = self._watching = False
         self._due = 0.0
         self.suspended = False  # while ranks still come: how long that may take is for `join` to say
         self.vitals: Vitals | None = None
         self.mail: Patient | None = None
 
     def start_ticking(self) -> None:
-        if not self._ticking:
-            self._ticking = True
+        if not self.ticking:
+            self.ticking = True
             self._due = self._clock.time() + self._tick_seconds
             self._clock.call_later(self._tick_seconds, self._tick)
 
@@ -85,7 +85,7 @@ class Deadlines:
         return collective.waiting_for()
 
     def _tick(self) -> None:
-        self._ticking = False
+        self.ticking = False
         now = self._clock.time()
         if now - self._due > self._tick_seconds:
             self._forgive(now - self._due)

@@ -22,6 +22,7 @@ from ringwide.collective.coder import Coder
 from ringwide.collective.collective import Collective, Done
 from ringwide.collective.deadlines import Clock, Deadlines
 from ringwide.collective.early import EarlyFrames
+from ringwide.collective.express import ExpressOperation
 from ringwide.collective.ledger import Ledger
 from ringwide.collective.numbers import Numbers
 from ringwide.collective.operation import LaneLike, LinkLike, Operation
@@ -105,25 +106,25 @@ class Dispatcher:
 
     def submit(self, plan: Plan, buckets: Sequence[Numbers], on_done: Done) -> Collective:
         """Start a collective. `on_done` is called once, with the error if there is one, perhaps before this returns."""
-        self.parting.check(self._next)
+        if self.parting.over is not None:
+            self.parting.check(self._next)
         collective = Collective(self._next, plan, on_done)
         self._next += 1
         self._open[collective.number] = collective
+        if not self.deadlines.ticking:
+            self.deadlines.start_ticking()
         try:
-            self._start(collective, buckets)
+            for index, numbers in enumerate(buckets):
+                collective.operations.append(self._operation(collective, index, numbers))
+            if plan.express:
+                self._begin(collective)
+            else:
+                self._line.append(collective)
+                self._move_line()
         except Exception as error:  # no memory, for example
             self.abort(collective, f"it could not begin: {error!r}")
             raise
         return collective
-
-    def _start(self, collective: Collective, buckets: Sequence[Numbers]) -> None:
-        collective.operations = [self._operation(collective, index, numbers) for index, numbers in enumerate(buckets)]
-        self.deadlines.start_ticking()
-        if collective.plan.express:
-            self._begin(collective)
-        else:
-            self._line.append(collective)
-            self._move_line()
 
     def abort(self, collective: Collective, reason: str, *, leaving: bool = False) -> None:
         """Give up on a collective here, and tell the others. Its `on_done` is not called.
@@ -164,10 +165,22 @@ class Dispatcher:
     def has_open_work(self) -> bool:
         return bool(self._open)
 
-    def _operation(self, collective: Collective, index: int, numbers: Numbers) -> Operation:
+    def _operation(self, collective: Collective, index: int, numbers: Numbers) -> Operation | ExpressOperation:
         plan = collective.plan
+        part = plan.parts[index]
+        if part.stops is not None:
+            return ExpressOperation(
+                part.stops,
+                numbers,
+                self._links,
+                bucket=index,
+                collective=collective.number,
+                fingerprint=plan.fingerprint,
+                epoch=self._epoch,
+                on_done=self._operation_done,
+            )
         arguments: dict[str, Any] = {
-            "part": plan.parts[index],
+            "part": part,
             "numbers": numbers,
             "links": self._links,
             "ledgers": self.ledgers,
@@ -175,7 +188,7 @@ class Dispatcher:
             "collective": collective.number,
             "fingerprint": plan.fingerprint,
             "epoch": self._epoch,
-            "on_done": lambda: self._operation_done(collective),
+            "on_done": self._operation_done,
         }
         coding = None if self._coder is None else self._coder.coding(plan, index, numbers)
         if coding is None or self._workshop is None:
@@ -193,7 +206,7 @@ class Dispatcher:
         collective.begun, collective.begun_at = True, self._clock.time()
         for operation in collective.operations:
             operation.begin()
-        if collective.number in self._early:
+        if collective.number in self._early.frames:
             self._hear_early(collective)
         if self._blocked:
             self._resume_lanes()
@@ -214,7 +227,10 @@ class Dispatcher:
         for lane in blocked:
             lane.resume()
 
-    def _operation_done(self, collective: Collective) -> None:
+    def _operation_done(self, number: int) -> None:
+        collective = self._open.get(number)
+        if collective is None:
+            return  # it has failed meanwhile
         collective.unfinished -= 1
         if not collective.unfinished:
             self._end(collective, None)
@@ -225,15 +241,18 @@ class Dispatcher:
         if collective.unfinished:
             self._withdraw(collective)
         else:
-            self._conclude(collective)
-        if collective in self._line:
+            collective.succeeded = collective.operations
+            if not collective.plan.express:
+                self._conclude(collective)
+        if self._line and collective in self._line:
             self._line.remove(collective)
-        if collective.number in self._early:
+        if collective.number in self._early.frames:
             self._early.take(collective.number)
         on_done, collective.on_done = collective.on_done, _nobody
         collective.operations = []  # they refer to the collective: without this, only the garbage collector ends it
         on_done(error)
-        self._move_line()
+        if self._line:
+            self._move_line()
 
     def _withdraw(self, collective: Collective) -> None:
         for link in self._links.values():
@@ -243,10 +262,9 @@ class Dispatcher:
 
     def _conclude(self, collective: Collective) -> None:
         """All went well: errors of codecs are settled, and perhaps the next call has a better codec."""
-        collective.succeeded = collective.operations
         for operation in collective.operations:
             operation.succeed()
-        if self._coder is None or collective.plan.express:
+        if self._coder is None:
             return
         try:
             self._choose(self._coder, collective)
@@ -322,7 +340,8 @@ class Dispatcher:
         if header.fingerprint != collective.plan.fingerprint:
             self._dispute(collective)
             return
-        operation = self._operation_of(lane.peer, collective, header)
+        operations = collective.operations
+        operation = operations[0] if header.bucket == 0 else self._operation_of(lane.peer, collective, header)
         if operation.express == (lane.index > 0):
             raise RemoteProtocolError(f"rank {lane.peer} sent a frame of {collective.plan.what} on lane {lane.index}")
         operation.check(lane.peer, header)
@@ -344,7 +363,7 @@ class Dispatcher:
             raise RemoteProtocolError(f"rank {peer} chose a codec for a ring that has none")
         self._coder.hear_choice(peer, header.fingerprint, _words(payload))
 
-    def _operation_of(self, peer: int, collective: Collective, header: Header) -> Operation:
+    def _operation_of(self, peer: int, collective: Collective, header: Header) -> Operation | ExpressOperation:
         if header.bucket >= len(collective.operations):
             raise RemoteProtocolError(f"rank {peer} sent bucket {header.bucket} of collective {collective.number}")
         return collective.operations[header.bucket]

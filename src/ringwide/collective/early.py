@@ -23,22 +23,19 @@ class EarlyFrames:
     """Small frames of collectives that have not begun here, by number."""
 
     def __init__(self) -> None:
-        self._frames: dict[int, list[Frame]] = {}
+        self.frames: dict[int, list[Frame]] = {}
         self._bytes_of: dict[int, int] = {}
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._frames
 
     def keep(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
         total = self._bytes_of.get(lane.peer, 0) + FRAME_BYTES + len(payload)
         if total > LIMIT_BYTES_PER_PEER:
             raise RemoteProtocolError(f"rank {lane.peer} is too far ahead: {total} bytes of it wait for our calls")
         self._bytes_of[lane.peer] = total
-        self._frames.setdefault(header.collective, []).append((lane, header, bytearray(payload)))
+        self.frames.setdefault(header.collective, []).append((lane, header, bytearray(payload)))
 
     def take(self, number: int) -> list[Frame]:
         """Those of one collective: first the news, so that who gave up or disagreed is heard before any numbers."""
-        frames = self._frames.pop(number, [])
+        frames = self.frames.pop(number, [])
         for lane, _, payload in frames:
             self._bytes_of[lane.peer] -= FRAME_BYTES + len(payload)
         return sorted(frames, key=_news_first)

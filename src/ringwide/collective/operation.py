@@ -76,7 +76,7 @@ class Operation:
         collective: int,
         fingerprint: int,
         epoch: int,
-        on_done: Callable[[], None],
+        on_done: Callable[[int], None],
     ) -> None:
         self._machine = part.machine()
         self._bounds, self._itemsize, self.express = part.layout.bounds, part.layout.itemsize, part.express
@@ -119,7 +119,7 @@ class Operation:
         raise RemoteProtocolError(self._accuse(peer, segment, problem))
 
     def _accuse(self, peer: int, segment: int, problem: str) -> str:
-        return f"rank {peer} sent segment {segment} of collective {self._collective} {problem}"
+        return accusation(peer, segment, self._collective, problem)
 
     def _raw_bytes(self, segment: int) -> int:
         first, last = self._bounds[segment]
@@ -262,11 +262,10 @@ class Operation:
     def _check_done(self) -> None:
         if self._machine.done and not self._unsent and not self.done:
             self.done = True
-            self._on_done()
+            self._on_done(self._collective)
 
     def succeed(self) -> None:
         """The whole collective has succeeded."""
-        self._on_done = _nothing  # it refers to the collective, and that may keep us for an undo
 
     def undo(self) -> None:
         """It has succeeded, but its caller was gone by then: the bucket holds what it held before."""
@@ -277,7 +276,8 @@ class Operation:
         self._originals.put_back()
 
 
-def _nothing() -> None: ...
+def accusation(peer: int, segment: int, collective: int, problem: str) -> str:
+    return f"rank {peer} sent segment {segment} of collective {collective} {problem}"
 
 
 class Borrower:

@@ -9,7 +9,7 @@ from enum import Enum
 from hashlib import blake2b
 
 from ringwide.protocol.direct import DirectMachine
-from ringwide.protocol.doubling import StopsMachine, doubling_schedule
+from ringwide.protocol.doubling import Schedule, StopsMachine, doubling_schedule
 from ringwide.protocol.instruction import Machine
 from ringwide.protocol.layout import Layout
 from ringwide.protocol.ring import Journey, RingMachine, RingSchedule
@@ -27,6 +27,8 @@ class Kind(Enum):
     BROADCAST = "broadcast"
     BARRIER = "barrier"
     EXCHANGE = "exchange"
+
+    __hash__ = object.__hash__  # members are looked up with every call, and that of Enum is written in Python
 
 
 REDUCING = (Kind.ALLREDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
@@ -60,6 +62,8 @@ class Part:
     algorithm: str
     express: bool
     machine: Callable[[], Machine]
+    stops: Schedule | None = None
+    """The way of its only segment, if it is small and has stops: no machine is needed for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +165,8 @@ class Planner:
         express = bucket.count * bucket.itemsize <= self._express_bytes
         layout = Layout(bucket.count, bucket.itemsize, 1, self._express_bytes if express else self._segment_bytes)
         segments, schedule = layout.segments, self._schedules[algorithm]
-        return Part(layout, algorithm, express, lambda: StopsMachine(schedule, segments=segments))
+        alone = schedule if express and segments == 1 else None
+        return Part(layout, algorithm, express, lambda: StopsMachine(schedule, segments=segments), alone)
 
     def _direct(self, bucket: BucketShape, *, chunks: int, senders: range) -> Part:
         layout = Layout(bucket.count, bucket.itemsize, chunks, self._express_bytes)

@@ -136,7 +136,7 @@ def unpack(
     number: int = 0,
 ) -> Header:
     """Read one header, trusting nothing: every field that has rules of its own is checked here."""
-    header = Header._make(_LAYOUT.unpack_from(buffer, offset))
+    header = tuple.__new__(Header, _LAYOUT.unpack_from(buffer, offset))  # a third of the time of Header._make
     if sealed:
         check = _check_of_header(memoryview(buffer)[offset : offset + _CHECKED_BYTES], number)
         if check != header.header_check:

@@ -53,6 +53,7 @@ class FrameReader:
         "_shared",
         "_staging",
         "_wanted",
+        "_whole_staging",
         "blocked",
     )
 
@@ -71,6 +72,7 @@ class FrameReader:
         self._sealed, self._numbered = sealed, numbered
         self._next = 0  # the number of the frame whose header comes next
         self._staging = memoryview(bytearray(max(staging_bytes, HEADER_BYTES)))
+        self._whole_staging = [self._staging]
         self._capacity = len(self._staging) - HEADER_BYTES if shared is None else 0
         self._filled = 0  # bytes in the staging buffer
         self._header: Header | None = None  # of the frame that is being landed
@@ -85,7 +87,7 @@ class FrameReader:
             return []
         if self._place is not None:
             return [self._place[self._landed :], self._staging[:HEADER_BYTES]]
-        return [self._staging[self._filled :]]
+        return [self._staging[self._filled :]] if self._filled else self._whole_staging
 
     @property
     def missing(self) -> int:
@@ -159,7 +161,8 @@ class FrameReader:
             self._arrived(header, staging[body:after])
             start = after
         if start:
-            staging[: end - start] = bytes(staging[start:end])
+            if start < end:
+                staging[: end - start] = bytes(staging[start:end])
             self._filled = end - start
 
     def _begin_landing(self, header: Header, staged: memoryview) -> bool:

@@ -81,6 +81,7 @@ class Lane:
         self.transport: Transport = transport_of(self.socket)
         self._tcp = self.transport == "tcp"
         self._wire = wire
+        self._attentive = self._tcp or not wire.plain
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Parcel] = deque()
@@ -233,19 +234,32 @@ class Lane:
         except OSError:  # it is gone already
             return False
 
-    def look(self) -> None:
-        """Read what has come, if anything has."""
-        if self._reading:
+    def look(self) -> bool:
+        """Read what has come, without having been woken for it. Has anything?"""
+        if not self._reading:
+            return False
+        if self._attentive:
+            before = self.bytes_received
             self._readable()
+            return self.bytes_received > before
+        try:
+            return self._receive(self._reader.room()) > 0
+        except Exception as error:
+            self._end_with(error)
+            return True
 
     def _readable(self) -> None:
         try:
             self._read()
         except Exception as error:
             self._end_with(error)
+        if self._attentive:
+            self._attend()
+
+    def _attend(self) -> None:
+        """What is to be done after reading, on wires that need it."""
         if self._wire.plain:
-            if self._tcp:
-                self._choose_when_to_wake()
+            self._choose_when_to_wake()
         elif self._wire.unsent and not self.closed:  # reading, too, can make a wire answer
             self._watch_writable(True)
 
@@ -257,7 +271,8 @@ class Lane:
 
     def _look_now(self) -> None:
         self._looking = False
-        self.look()
+        if self._reading:
+            self._readable()
 
     def _end_with(self, error: Exception) -> None:
         """Whatever fails in a callback ends the lane: an event loop would only print it, and the caller wait on."""
@@ -288,22 +303,29 @@ class Lane:
             if not room:
                 self._watch_readable(False)
                 return
-            try:
-                count = self._wire.receive(room)
-            except (BlockingIOError, InterruptedError):
+            count = self._receive(room)
+            if not count:
                 return
-            except OSError as error:
-                self._lose(error)
-                return
-            if count == 0:
-                self._lose(self._error or EOFError("it closed the connection"))
-                return
-            self.bytes_received += count
-            self._reader.received(count)
             if self._wire.plain and count < sum(map(len, room)) and not self._has_failed():
                 return  # the kernel has no more
         if self._wire.more or self._has_failed():
             self._look_again()
+
+    def _receive(self, room: list[memoryview]) -> int:
+        """How many bytes have come; 0: none now, or it is over."""
+        try:
+            count = self._wire.receive(room)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            self._lose(error)
+            return 0
+        if count == 0:
+            self._lose(self._error or EOFError("it closed the connection"))
+            return 0
+        self.bytes_received += count
+        self._reader.received(count)
+        return count
 
     def resume(self) -> None:
         """A payload had no place to land; perhaps it has one now."""
