@@ -64,16 +64,17 @@ def _outputs(module: str, tasks: Sequence[dict[str, Any]], hosts: Hosts | None, 
         for rank, task in enumerate(tasks):
             workers.append(_start(module, rank, hosts))
             _tell(workers[-1], task)
-        outputs = [worker.communicate(timeout=deadline - time.monotonic())[0] for worker in workers]
+        outputs = []
+        for rank, worker in enumerate(workers):
+            outputs.append(worker.communicate(timeout=deadline - time.monotonic())[0])
+            if worker.returncode:  # the others may wait for it for ever
+                raise SystemExit(f"bench: rank {rank} failed, see above")
     except subprocess.TimeoutExpired:
         raise SystemExit(f"bench: {module} has not ended within {timeout_seconds:g} s") from None
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
-    failed = [rank for rank, worker in enumerate(workers) if worker.returncode]
-    if failed:
-        raise SystemExit(f"bench: ranks {failed} failed, see above")
     return outputs
 
 

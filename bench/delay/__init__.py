@@ -10,7 +10,6 @@ doubles what is asked for, so that it holds so many bytes of data in spite of th
 to the 4 MiB of tcp_wmem, of which bookkeeping takes up to half. A smaller window makes one lane slower, and more lanes
 gain more, so 4 MiB is the case in which lanes gain least: `--window 208KiB,2MiB,4MiB` measures the others.
 
-Neither loss nor slow start is played: both are harder on one connection than on many. gloo is not measured beside it:
-its ranks tell each other through a store where they really listen, and would pass the proxy by. One lane is the same
-thing: one connection between two ranks.
+Neither loss nor slow start is played: both are harder on one connection than on many. gloo takes its turns through the
+same proxy, with the one connection that it has (`bench/delay/gloo.py`); between two ranks only.
 """

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.codecs import parse_rate
-from bench.delay.launch import Link, play
+from bench.delay.launch import Link, play, why_no_gloo
 from bench.delay.report import COLUMNS, fields, judge, markdown, summarise
 from bench.machine import describe_machine
 from bench.units import parse_counts, parse_size
 
 ROOT = Path(__file__).parents[2]
 RESULT, PLOT = ROOT / "bench" / "results" / "delay.json", ROOT / "docs" / "delay.svg"
-WIDTHS = (10, 8, 6, 9, 15, 9, 8, 14, 15)
+WIDTHS = (10, 8, 6, 9, 15, 9, 8, 14, 15, 10)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rate", help="of a line that a rank's connections share in each direction, such as 1Gbit")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each number of lanes (default: %(default)s)")
+    parser.add_argument("--no-gloo", dest="gloo", action="store_false", help="ringwide alone")
     parser.add_argument("--save", action="store_true", help="write bench/results/delay.json and docs/delay.svg")
 
 
@@ -37,10 +38,20 @@ def run(options: argparse.Namespace) -> None:
     lanes, nbytes = sorted(set(parse_counts(options.lanes))), parse_size(options.size)
     report: dict[str, Any] = {"machine": describe_machine(), "ranks": options.ranks, "bytes": nbytes, "cells": []}
     print(f"{report['machine']}\n{options.ranks} ranks, {nbytes:,} bytes of float32\n\n{_line(COLUMNS)}", flush=True)
+    why_not = why_no_gloo(options.ranks)
+    if options.gloo and why_not:
+        print(why_not, file=sys.stderr)
     for link in links_of(options):
         print(f"{link}, {options.rounds} rounds", file=sys.stderr, flush=True)
-        turns = play(link, ranks=options.ranks, lanes=lanes, nbytes=nbytes, rounds=options.rounds)
-        cells = summarise(link, lanes, turns, nbytes=nbytes, ranks=options.ranks)
+        turns = play(
+            link,
+            ranks=options.ranks,
+            lanes=lanes,
+            nbytes=nbytes,
+            rounds=options.rounds,
+            gloo=options.gloo and not why_not,
+        )
+        cells = summarise(link, turns, nbytes=nbytes, ranks=options.ranks)
         report["cells"] += cells
         print("\n".join(_line(fields(cell)) for cell in cells), flush=True)
     report["bars"] = judge(report["cells"])

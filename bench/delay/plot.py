@@ -7,7 +7,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from bench.delay.report import Cell
+from bench.delay.report import GLOO, Cell
 
 COLOURS = ("#7f7f7f", "#0072b2", "#d55e00", "#009e73", "#cc79a7")
 MARKERS = ("s", "o", "^", "D", "v")
@@ -23,9 +23,11 @@ def plot(report: dict[str, Any], path: Path) -> None:
         figure = Figure(figsize=(8, 4.6), layout="constrained")
         axes = figure.add_subplot(xscale="log", yscale="log")
         for number, link in enumerate(links):
-            along = [cell for cell in cells if (cell["round_trip_ms"], cell["window_bytes"]) == link]
+            over = [cell for cell in cells if (cell["round_trip_ms"], cell["window_bytes"]) == link]
+            along = [cell for cell in over if cell["contestant"] != GLOO]
             name, style = _name(along[0], len(windows)), number % len(COLOURS)
             _draw(axes, along, report["bytes"], name, COLOURS[style], MARKERS[style])
+            _draw_gloo(axes, [cell for cell in over if cell["contestant"] == GLOO], COLOURS[style])
         _dress(axes, report)
         figure.savefig(path, metadata={"Date": None})
 
@@ -51,6 +53,15 @@ def _draw(axes: Any, cells: list[Cell], nbytes: int, name: str, colour: str, mar
         )
 
 
+def _draw_gloo(axes: Any, cells: list[Cell], colour: str) -> None:
+    """It has one connection, whatever we have."""
+    for cell in cells:
+        rate = cell["bytes_per_second"] / 1e6
+        axes.plot(1, rate, color=colour, marker="x", markersize=8, markeredgewidth=2)
+        left = {"xytext": (-9, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
+        axes.annotate(GLOO, (1, rate), color=colour, **left)
+
+
 def _name(cell: Cell, windows: int) -> str:
     if not cell["round_trip_ms"]:
         return "no delay"
@@ -62,7 +73,7 @@ def _dress(axes: Any, report: dict[str, Any]) -> None:
     windows = sorted({cell["window_bytes"] for cell in report["cells"]})
     lanes = sorted({cell["lanes"] for cell in report["cells"]})
     axes.set_xticks(lanes, [str(count) for count in lanes])
-    axes.set_xlim(lanes[0] / 1.15, lanes[-1] * (1.9 if len(windows) > 1 else 1.5))
+    axes.set_xlim(lanes[0] / 1.35, lanes[-1] * (1.9 if len(windows) > 1 else 1.5))
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()

@@ -9,8 +9,9 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -124,9 +125,12 @@ class Proxy:
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def open(self, targets: list[str]) -> list[str]:
-        """Where to find these addresses, from now on."""
-        return [self._before(target) for target in targets]
+    def open(self, targets: Sequence[str], ports: Mapping[str, int] | None = None) -> list[str]:
+        """Where to find these addresses, from now on: at these ports, or at any.
+
+        Instead of an address it may be the path of a file that will have its port, when somebody knows it.
+        """
+        return [self._before(target, (ports or {}).get(target, 0)) for target in targets]
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -135,25 +139,25 @@ class Proxy:
         for listener in self._listeners:
             listener.close()
 
-    def _before(self, target: str) -> str:
-        listener = socket.create_server((LOOPBACK, 0), backlog=1024)
+    def _before(self, target: str, port: int) -> str:
+        listener = socket.create_server((LOOPBACK, port), backlog=1024)
         listener.setblocking(False)
         self._listeners.append(listener)
         lines = [None if self._rate is None else Line(self._rate) for _ in range(2)]  # one there, one back
-        self._spawn(self._serve(listener, int(target.rpartition(":")[2]), lines))
+        self._spawn(self._serve(listener, target, lines))
         return f"{LOOPBACK}:{listener.getsockname()[1]}"
 
-    async def _serve(self, listener: socket.socket, port: int, lines: list[Line | None]) -> None:
+    async def _serve(self, listener: socket.socket, target: str, lines: list[Line | None]) -> None:
         loop = asyncio.get_running_loop()
         while True:
             dialing, _ = await loop.sock_accept(listener)
-            self._spawn(self._connect(dialing, port, lines))
+            self._spawn(self._connect(dialing, target, lines))
 
-    async def _connect(self, dialing: socket.socket, port: int, lines: list[Line | None]) -> None:
+    async def _connect(self, dialing: socket.socket, target: str, lines: list[Line | None]) -> None:
         """Until both directions have ended, or this task is cancelled. Nobody there: the dialer sees an end."""
         over = asyncio.Event()
         ways: list[Way] = []
-        with dialing, suppress(OSError), await _connected(port) as answering:
+        with dialing, suppress(OSError), await _connected(target) as answering:
             for sock in (dialing, answering):
                 _tune(sock)
             try:
@@ -173,20 +177,24 @@ class Proxy:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _connected(port: int) -> socket.socket:
+async def _connected(target: str) -> socket.socket:
     """Ranks begin to listen in any order: whoever is not there yet is waited for, as the dialer itself would."""
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
         sock = socket.socket()
         sock.setblocking(False)
         try:
-            await asyncio.get_running_loop().sock_connect(sock, (LOOPBACK, port))
+            await asyncio.get_running_loop().sock_connect(sock, (LOOPBACK, _port_of(target)))
             return sock
         except BaseException as error:
             sock.close()
             if not isinstance(error, OSError) or time.monotonic() > deadline:
                 raise
         await asyncio.sleep(CONNECT_STEP_SECONDS)
+
+
+def _port_of(target: str) -> int:
+    return int(Path(target).read_text() if target.startswith("/") else target.rpartition(":")[2])
 
 
 def _tune(sock: socket.socket) -> None:
@@ -199,9 +207,9 @@ def _tune(sock: socket.socket) -> None:
 async def main() -> None:
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     orders = json.loads(sys.stdin.readline())
-    targets = orders.pop("targets")
+    targets, ports = orders.pop("targets"), orders.pop("ports")
     proxy = Proxy(**orders)
-    print(json.dumps(proxy.open(targets)), flush=True)
+    print(json.dumps(proxy.open(targets, ports)), flush=True)
     loop.add_reader(sys.stdin, over.set)  # nothing more is said: it becomes readable when it ends
     try:
         await over.wait()
