@@ -17,8 +17,11 @@ def peak_resident_bytes() -> int:
 
 
 def proportional_bytes() -> int:
-    """A page that n processes share counts a nth: the sum over all ranks is what they take of the machine."""
-    return _kilobytes("/proc/self/smaps_rollup", "Pss") * KIB
+    """A page that n processes share counts a nth: the sum over all ranks is what they take of the machine.
+
+    Without pages of files: libraries are shared with processes that have nothing to do with us, and that come and go.
+    """
+    return sum(_kilobytes("/proc/self/smaps_rollup", field) for field in ("Pss_Anon", "Pss_Shmem")) * KIB
 
 
 def forget_peak() -> None:
