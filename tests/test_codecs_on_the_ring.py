@@ -363,7 +363,8 @@ async def test_a_call_cancelled_in_the_middle_leaves_tensors_and_errors_as_they_
             await ring.allreduce(noise(ring.rank, 2, count), "mean", bucket="b"),
         )
 
-    settings = ring_of(codec, codec_threads=threads, segment_bytes="16KiB", buffer_bytes="64KiB")
+    # By sockets with little room, so that there is a middle.
+    settings = ring_of(codec, codec_threads=threads, segment_bytes="16KiB", buffer_bytes="64KiB", same_host="unix")
     disturbed = await on_every_rank(3, act, **settings)
     expected = await on_every_rank(3, undisturbed, **settings)
     for results, others in zip(zip(*disturbed, strict=True), zip(*expected, strict=True), strict=True):

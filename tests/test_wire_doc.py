@@ -10,7 +10,7 @@ import pytest
 from ringwide.collective import early
 from ringwide.protocol import frame, handshake, mail, proof, vital
 from ringwide.transport import encrypted
-from ringwide.transport.link import EXPRESS_BYTES
+from ringwide.transport.link import EXPRESS_BYTES, EXPRESS_MEMORY_BYTES
 
 WIRE = Path(__file__).parent.parent / "docs" / "wire.md"
 TYPES = {"B": "u8", "H": "u16", "I": "u32", "Q": "u64", "q": "i64"}
@@ -63,6 +63,7 @@ def test_the_limits() -> None:
         frame.HEADER_BYTES,
         frame.NEWS_LIMIT_BYTES,
         EXPRESS_BYTES,
+        EXPRESS_MEMORY_BYTES,
         early.WINDOW,
         early.LIMIT_BYTES_PER_PEER,
         encrypted.RECORD_LIMIT_BYTES,

@@ -274,6 +274,11 @@ class RingConfig(BaseModel):
             return self.doubling_bytes
         return min(self.doubling_bytes, self.threshold_bytes)
 
+    def largest_doubling_bytes_where(self, memory_bytes: int) -> int:
+        """The same where all ranks share memory: it pays up to these bytes there, unless somebody has set a limit."""
+        is_set = self.codec != "none" or "doubling_bytes" in self.model_fields_set
+        return self.largest_doubling_bytes if is_set else memory_bytes
+
     def make_codec(self) -> Codec:
         """The codec that was chosen by name. A `ValueError` says which setting does not fit it."""
         return registry.make(

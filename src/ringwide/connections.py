@@ -22,7 +22,16 @@ from ringwide.protocol.mail import MAIL_LANE
 from ringwide.protocol.vital import VITAL_LANE
 from ringwide.transport.arena import Shape
 from ringwide.transport.lane import Events, Lane
-from ringwide.transport.link import EXPRESS_BYTES, MAIL_STAGING_BYTES, STAGING_BYTES, Link
+from ringwide.transport.link import (
+    BULK_STAGING_BYTES,
+    EXPRESS_BYTES,
+    EXPRESS_MEMORY_BYTES,
+    EXPRESS_SLOTS,
+    MAIL_STAGING_BYTES,
+    MOST_EXPRESS_ARENAS,
+    STAGING_BYTES,
+    Link,
+)
 from ringwide.transport.shared import SharedLane, SharedWire
 from ringwide.transport.sockets import SocketSettings, tune, unacknowledged_bytes
 from ringwide.transport.wire import Wire
@@ -70,8 +79,8 @@ class Connections:
         """
         self._vitals = vitals
         beside = (VITAL_LANE,) if mail is None else (MAIL_LANE, VITAL_LANE)
-        shape = Shape.of(self._segment_bytes) if same_host == "auto" else None
-        terms = Terms(self._rank, len(self._addresses), self._peers_in_common(), settings, protection, shape)
+        shape_for = self._shape_for if same_host == "auto" else lambda lane: None
+        terms = Terms(self._rank, len(self._addresses), self._peers_in_common(), settings, protection, shape_for)
         gathering = self._gathering = Gathering(
             terms=terms,
             addresses=self._addresses,
@@ -110,19 +119,31 @@ class Connections:
             else blake2b(text.encode(), digest_size=16).hexdigest()
         )
 
+    def _shape_for(self, lane: int) -> Shape | None:
+        if lane == 0:
+            few = len(self._addresses) <= MOST_EXPRESS_ARENAS
+            return Shape(EXPRESS_SLOTS, EXPRESS_MEMORY_BYTES) if few else None
+        return Shape.of(self._segment_bytes) if lane < MAIL_LANE else None
+
+    def all_by_memory(self) -> bool:
+        """Do all express lanes share memory?"""
+        return all(link.lanes[0].transport == "memory" for link in self.links.values())
+
     def _add_lane(self, events: Events, vitals: Liveness, peer: int, index: int, wire: Wire, sealed: bool) -> None:
         if index == VITAL_LANE:
             tune(wire.socket, replace(self._sockets, buffer_bytes=_VITAL_BUFFER_BYTES))
             vitals.add(peer, wire)
             return
         tune(wire.socket, self._sockets, may_be_paused=index > 0)
-        limit = self._segment_bytes if index else EXPRESS_BYTES
-        staging = {0: STAGING_BYTES, MAIL_LANE: MAIL_STAGING_BYTES}.get(index, 0)
-        given: dict[str, Any] = {"peer": peer, "index": index, "events": events, "limit_bytes": limit}
+        given: dict[str, Any] = {"peer": peer, "index": index, "events": events}
+        staging = {0: STAGING_BYTES, MAIL_LANE: MAIL_STAGING_BYTES}.get(index)
         if isinstance(wire, SharedWire):
-            self.links[peer].add(SharedLane(wire, **given))
+            limit = self._segment_bytes if index else EXPRESS_MEMORY_BYTES
+            staged = {"staging_bytes": staging or BULK_STAGING_BYTES, "lands_all": index > 0}
+            self.links[peer].add(SharedLane(wire, limit_bytes=limit, **staged, **given))
         else:
-            self.links[peer].add(Lane(wire, staging_bytes=staging, sealed=sealed, **given))
+            limit = self._segment_bytes if index else EXPRESS_BYTES
+            self.links[peer].add(Lane(wire, limit_bytes=limit, staging_bytes=staging or 0, sealed=sealed, **given))
 
     async def stop_listening(self) -> None:
         try:

@@ -30,6 +30,7 @@ from ringwide.farewell import Farewell
 from ringwide.membership.liveness import Liveness
 from ringwide.membership.peers import Address, parse_address
 from ringwide.observe import statistics
+from ringwide.transport.link import EXPRESS_MEMORY_BYTES
 from ringwide.transport.sockets import SocketSettings
 
 MUST_BE_EQUAL = (
@@ -170,11 +171,14 @@ class Engine:
         if self.coder is not None:
             self.coder.threads = _threads(config, len(cores) // ranks - 1)
             self._workshop.staff(self.coder.threads)
-        found = np.zeros(1 + _CORES_LIMIT, np.uint8)
-        found[0] = ranks < self._size
-        found[[1 + core % _CORES_LIMIT for core in cores]] = 1
+        found = np.zeros(2 + _CORES_LIMIT, np.uint8)
+        found[:2] = ranks < self._size, not self.connections.all_by_memory()
+        found[[2 + core % _CORES_LIMIT for core in cores]] = 1
         await self._wait_for_all(found, config.start_timeout_seconds - (time.perf_counter() - started))
-        self.planner.crowded = bool(not found[0] and self._size > np.count_nonzero(found[1:]))
+        self.planner.crowded = bool(not found[0] and self._size > np.count_nonzero(found[2:]))
+        if not found[1]:
+            doubling_bytes = config.largest_doubling_bytes_where(EXPRESS_MEMORY_BYTES)
+            self.planner.all_share_memory(doubling_bytes, EXPRESS_MEMORY_BYTES)
         self.dispatcher.deadlines.suspended = False
         self.dispatcher.deadlines.vitals = self._liveness  # not before: who still looks for others does not answer yet
 
@@ -189,8 +193,8 @@ class Engine:
     async def _wait_for_all(self, found: Array, seconds: float) -> None:
         """All our connections are there; others may still wait for some of theirs.
 
-        Meanwhile all learn what each has found: is a rank elsewhere, and which cores are there? Those of all together,
-        because ranks that are pinned to a core each do not take turns.
+        Meanwhile all learn what each has found: is a rank elsewhere, is one met without shared memory, and which cores
+        are there? Those of all together, because ranks that are pinned to a core each do not take turns.
         """
         request = Request(Kind.BARRIER, "who is where", (BucketShape("uint8", found.size, 1),))
         try:

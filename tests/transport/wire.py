@@ -175,7 +175,8 @@ class Ends:
     @staticmethod
     def _lane(wire: Wire, events: Listener, index: int, staging_bytes: int, sealed: bool) -> Lane:
         if isinstance(wire, SharedWire):
-            return SharedLane(wire, peer=1, index=index, events=events, limit_bytes=LIMIT_BYTES)
+            staged = {"staging_bytes": max(staging_bytes, 4096), "lands_all": index > 0}
+            return SharedLane(wire, peer=1, index=index, events=events, limit_bytes=LIMIT_BYTES, **staged)
         return Lane(
             wire,
             peer=1,

@@ -288,8 +288,10 @@ class Dispatcher:
         if header.epoch != self._epoch or not DATA <= header.kind <= LAST_OF_COLLECTIVES:
             self._refuse(lane.peer, header)
         collective = self._open.get(header.collective)
-        if lane.index == 0 or header.kind != DATA:
+        if header.kind != DATA:
             return memoryview(bytearray(header.payload_bytes))
+        if lane.index == 0:
+            return lane.scratch.glance(header.payload_bytes)
         if collective is None and header.collective < self._next:
             return lane.scratch.take(header.payload_bytes)  # of a collective that is over here: nobody needs it
         if collective is None or not collective.begun:

@@ -7,14 +7,14 @@ bucket for each dtype and an empty one. A peer that sends more breaks the rules:
 from ringwide.collective.operation import LaneLike
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import DATA, Header
-from ringwide.transport.link import EXPRESS_BYTES
+from ringwide.transport.link import EXPRESS_MEMORY_BYTES
 
 WINDOW = 64
 """How many collectives a rank has open at most; more calls wait."""
 BUCKETS = 10
 FRAME_BYTES = 640
 """What a frame costs that waits, beside its payload: Python's objects are large."""
-LIMIT_BYTES_PER_PEER = BUCKETS * WINDOW * (EXPRESS_BYTES + FRAME_BYTES)
+LIMIT_BYTES_PER_PEER = BUCKETS * WINDOW * (EXPRESS_MEMORY_BYTES + FRAME_BYTES)
 
 Frame = tuple[LaneLike, Header, bytearray]
 

@@ -98,6 +98,10 @@ class Planner:
         self._doubles_bulk = algorithm == "auto" and doubling_bytes > express_bytes
         self.crowded = False  # all ranks are on one machine that has fewer cores; they agree on that when they have met
 
+    def all_share_memory(self, doubling_bytes: int, express_bytes: int) -> None:
+        """All ranks can give each other larger payloads at once; they agree on that when they have met."""
+        self._doubling_bytes, self._express_bytes = doubling_bytes, express_bytes
+
     def algorithm_for(self, nbytes: int) -> str:
         """Small buckets cost hops, so they take the way with the fewest; large ones cost bytes and take the ring."""
         if self._algorithm != "auto":

@@ -17,7 +17,6 @@ from ringwide.membership.same_host import is_unix
 from ringwide.membership.sharing import can_share, share
 from ringwide.protocol.frame import Kind
 from ringwide.protocol.handshake import Difference, Hello, Setting, differences, read_difference, read_hello, words
-from ringwide.protocol.mail import MAIL_LANE
 from ringwide.protocol.proof import (
     Challenge,
     Says,
@@ -50,8 +49,8 @@ class Terms:
     peers: str
     settings: Mapping[str, Setting]
     protection: Protection
-    shape: Shape | None = None
-    """Of the memory that this rank shares with others on its machine, if it does."""
+    shape_for: Callable[[int], Shape | None] = lambda lane: None
+    """Of the memory that this rank shares with others on its machine: what a lane gets, if anything."""
 
     def hello(self, lane: int, channel: Channel) -> Hello:
         settings, checksum = {**self.settings, **self._guards()}, self._wishes_checksum(channel)
@@ -59,8 +58,8 @@ class Terms:
         return Hello(self.rank, self.size, lane, self.peers, settings, checksum, shares)
 
     def _shares(self, lane: int, channel: Channel) -> bool:
-        """On lanes for bulk, and not where somebody asked for encryption of what is sent."""
-        if self.shape is None or not 0 < lane < MAIL_LANE or not is_unix(channel.wire.socket):
+        """Not where somebody asked for encryption of what is sent."""
+        if self.shape_for(lane) is None or not is_unix(channel.wire.socket):
             return False
         return channel.wire.plain and not self.protection.encrypt and can_share()
 
@@ -234,8 +233,9 @@ async def _met(
     channel: Channel, terms: Terms, mine: Hello, theirs: Hello, transcript: Transcript | None, *, dialed: bool
 ) -> Met:
     sealed, wire = mine.checksum or theirs.checksum, _wire(channel, terms, transcript, dialed=dialed)
-    if mine.shares and theirs.shares and terms.shape is not None:
-        wire = await share(channel, terms.shape)
+    shape = terms.shape_for(mine.lane)
+    if mine.shares and theirs.shares and shape is not None:
+        wire = await share(channel, shape)
     return Met(theirs.rank, mine.lane, wire, sealed)
 
 

@@ -4,11 +4,11 @@ Rules:
 - Any split of the stream gives the same frames.
 - Bytes are received through one small staging buffer, so that a header and a small payload cost one receive. A payload
   that does not fit there is received straight into the place that `landing` names, together with the next header.
+- A lane that may be paused `lands_all` of its payloads, the small ones too, though it stages several headers at once.
 - `landing` may answer None, "not yet": the reader is then blocked, offers no room, and asks again in `retry`.
 - On a sealed stream a header is checked before anything in it is believed, and a payload before `arrived` hears of it.
   If the frames are numbered too, each must be the next one.
-- Where two ends share memory, a payload that lies there travels as a reference: the number of its slot. Several of
-  those are staged at once, and every other payload is landed.
+- Where two ends share memory, a payload that lies there travels as a reference: the number of its slot.
 """
 
 import struct
@@ -67,13 +67,14 @@ class FrameReader:
         sealed: bool = False,
         numbered: bool = False,
         shared: Shared | None = None,
+        lands_all: bool = False,
     ) -> None:
         self._landing, self._arrived, self._limit, self._shared = landing, arrived, limit_bytes, shared
         self._sealed, self._numbered = sealed, numbered
         self._next = 0  # the number of the frame whose header comes next
         self._staging = memoryview(bytearray(max(staging_bytes, HEADER_BYTES)))
         self._whole_staging = [self._staging]
-        self._capacity = len(self._staging) - HEADER_BYTES if shared is None else 0
+        self._capacity = 0 if lands_all else len(self._staging) - HEADER_BYTES
         self._filled = 0  # bytes in the staging buffer
         self._header: Header | None = None  # of the frame that is being landed
         self._place: memoryview | None = None  # where its payload goes

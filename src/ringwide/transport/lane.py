@@ -72,6 +72,7 @@ class Lane:
         staging_bytes: int = HEADER_BYTES,
         sealed: bool = False,
         shared: Shared | None = None,
+        lands_all: bool = False,
     ) -> None:
         self.peer, self.index, self.sealed = peer, index, sealed
         self.bytes_sent = self.bytes_received = 0
@@ -95,6 +96,7 @@ class Lane:
             sealed=sealed,
             numbered=sealed,
             shared=shared,
+            lands_all=lands_all,
         )
         self._loop.add_reader(self.socket, self._readable)
         self._reading, self._looking = True, False

@@ -15,6 +15,16 @@ EXPRESS_BYTES = 256 * 1024
 STAGING_BYTES = 128 * 1024 + HEADER_BYTES
 """An express lane receives up to this much at once, headers and small payloads together."""
 
+BULK_STAGING_BYTES = 8 * 1024
+"""Of a bulk lane with shared memory: many headers with references at once."""
+
+EXPRESS_MEMORY_BYTES = 1024 * 1024
+"""The largest payload for an express lane with shared memory."""
+
+EXPRESS_SLOTS = 2
+MOST_EXPRESS_ARENAS = 32
+"""In a larger ring express lanes share no memory: there is one to every rank, and each takes descriptors."""
+
 MAIL_STAGING_BYTES = 16 * 1024 + HEADER_BYTES
 
 

@@ -12,7 +12,7 @@ Rules:
 from socket import socket as Socket
 from typing import Any
 
-from ringwide.protocol.frame import HEADER_BYTES, Header
+from ringwide.protocol.frame import Header
 from ringwide.protocol.stream import REFERENCE
 from ringwide.transport.arena import Incoming, Outgoing
 from ringwide.transport.lane import Lane, Owner, Parcel
@@ -21,7 +21,6 @@ from ringwide.transport.wire import PlainWire
 
 INLINE_BYTES = 4 * 1024
 """Up to here the socket is as fast."""
-STAGING_BYTES = 2 * (INLINE_BYTES + HEADER_BYTES)
 
 
 class SharedWire(PlainWire):
@@ -58,7 +57,7 @@ class SharedLane(Lane):
         self._holds_up_to = min(wire.outgoing.shape.slot_bytes, limit_bytes)
         self._ringing = False  # we wait for a free slot
         self._reserved = (0, 0)  # slot, bytes
-        super().__init__(wire, shared=self, limit_bytes=limit_bytes, staging_bytes=STAGING_BYTES, **plain)
+        super().__init__(wire, shared=self, limit_bytes=limit_bytes, **plain)
         self.transport = "memory"
         self.scratch: SharedScratch = SharedScratch()
 
