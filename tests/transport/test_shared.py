@@ -7,10 +7,22 @@ import pytest
 
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, Header
-from ringwide.protocol.stream import REFERENCE
+from ringwide.protocol.stream import REFERENCE, SPILLED
 from ringwide.transport.lane import Lane
 from ringwide.transport.shared import INLINE_BYTES, SharedLane
-from transport.wire import SMALL_ARENA, Ends, Listener, Parcel, Wiring, header_of, lanes, pattern, send, send_owned
+from transport.wire import (
+    SMALL_ARENA,
+    SMALL_BUFFER_BYTES,
+    Ends,
+    Listener,
+    Parcel,
+    Wiring,
+    header_of,
+    lanes,
+    pattern,
+    send,
+    send_owned,
+)
 
 LARGE_BYTES = SMALL_ARENA.slot_bytes
 
@@ -59,6 +71,44 @@ async def test_without_a_free_slot_frames_wait_and_belong_to_the_lane() -> None:
         assert ends.hearing_there.frames == [(number, pattern(LARGE_BYTES, number)) for number in range(5)]
         assert [len(parcel.told_at) for parcel in parcels] == [1] * 5
         assert ends.here.queued == 0
+
+
+@pytest.mark.parametrize("buffer_bytes", [None, SMALL_BUFFER_BYTES])
+async def test_on_an_express_lane_what_finds_no_slot_goes_by_the_socket(buffer_bytes: int | None) -> None:
+    """A call may be over before its frames have left, and its rank then away for long: slots must not matter."""
+    async with lanes(wiring=Wiring.MEMORY, index=0, buffer_bytes=buffer_bytes) as ends:
+        sizes = [INLINE_BYTES + 1, 100, LARGE_BYTES, 5000, 4096 - HEADER_BYTES, 0, 4097, LARGE_BYTES, 30_000] * 3
+        for number, nbytes in enumerate(sizes):
+            send(ends.here, number, pattern(nbytes, number))
+        await ends.hearing_there.until_frames(len(sizes))
+        assert ends.hearing_there.frames == [(number, pattern(size, number)) for number, size in enumerate(sizes)]
+        assert not ends.here._ringing  # type: ignore[attr-defined]
+        counts = count_socket_bytes(ends)
+        send(ends.here, 0, pattern(LARGE_BYTES))
+        await ends.hearing_there.until_frames(len(sizes) + 1)
+        assert sum(counts) == HEADER_BYTES + REFERENCE.size, "slots are free again"
+
+
+async def test_what_an_express_lane_has_sent_arrives_though_the_sender_is_gone() -> None:
+    async with lanes(wiring=Wiring.MEMORY, index=0) as ends:
+        for number in range(2 * SMALL_ARENA.slots):
+            send(ends.here, number, pattern(30_000, number))
+        assert ends.here.queued == 0
+        ends.here.close()
+        await ends.hearing_there.until_lost()
+        assert ends.hearing_there.frames == [(n, pattern(30_000, n)) for n in range(2 * SMALL_ARENA.slots)]
+
+
+@pytest.mark.parametrize("payload_bytes", [4096 - HEADER_BYTES - REFERENCE.size, 4096, 4097, 5000])
+async def test_a_payload_without_a_slot_may_come_in_pieces(payload_bytes: int) -> None:
+    async with lanes(wiring=Wiring.MEMORY, index=0, staging_bytes=4096 + HEADER_BYTES) as ends:
+        text = header_of(1, payload_bytes)
+        text += REFERENCE.pack(SPILLED) if payload_bytes > INLINE_BYTES else b""
+        for byte in text + pattern(payload_bytes) + header_of(2, 0):
+            ends.here.socket.send(bytes([byte]))
+            ends.there.look()
+        await ends.hearing_there.until_frames(2)
+        assert ends.hearing_there.frames == [(1, pattern(payload_bytes)), (2, b"")]
 
 
 async def test_what_waits_for_a_slot_can_be_forgotten_and_what_has_one_leaves() -> None:
@@ -146,7 +196,7 @@ async def test_nothing_overtakes_what_waits() -> None:
         assert [number for number, _ in ends.hearing_there.frames] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("slot", [0, SMALL_ARENA.slots, 2**32 - 1])
+@pytest.mark.parametrize("slot", [0, SMALL_ARENA.slots, SPILLED - 1])
 async def test_a_reference_to_nothing_ends_the_lane(slot: int) -> None:
     async with lanes(wiring=Wiring.MEMORY) as ends:
         ends.here.socket.send(header_of(1, LARGE_BYTES) + REFERENCE.pack(slot))

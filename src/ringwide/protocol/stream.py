@@ -8,7 +8,8 @@ Rules:
 - `landing` may answer None, "not yet": the reader is then blocked, offers no room, and asks again in `retry`.
 - On a sealed stream a header is checked before anything in it is believed, and a payload before `arrived` hears of it.
   If the frames are numbered too, each must be the next one.
-- Where two ends share memory, a payload that lies there travels as a reference: the number of its slot.
+- Where two ends share memory, a payload that lies there travels as a reference: the number of its slot. The reference
+  `SPILLED` says that no slot was free, and that the payload follows in the stream after all.
 """
 
 import struct
@@ -21,6 +22,7 @@ Landing = Callable[[Header], memoryview | None]
 Arrived = Callable[[Header, memoryview], None]
 
 REFERENCE = struct.Struct("<I")
+SPILLED = 2**32 - 1
 
 
 class Shared(Protocol):
@@ -74,7 +76,8 @@ class FrameReader:
         self._next = 0  # the number of the frame whose header comes next
         self._staging = memoryview(bytearray(max(staging_bytes, HEADER_BYTES)))
         self._whole_staging = [self._staging]
-        self._capacity = 0 if lands_all else len(self._staging) - HEADER_BYTES
+        before = HEADER_BYTES if shared is None else HEADER_BYTES + REFERENCE.size  # what stands before a payload
+        self._capacity = 0 if lands_all else len(self._staging) - before
         self._filled = 0  # bytes in the staging buffer
         self._header: Header | None = None  # of the frame that is being landed
         self._place: memoryview | None = None  # where its payload goes
@@ -139,11 +142,14 @@ class FrameReader:
                 after = body + REFERENCE.size
                 if after > end:
                     break
-                if not self._shared.arrived(header, REFERENCE.unpack_from(staging, body)[0]):
-                    self.blocked = True
-                    break
-                start = after
-                continue
+                (slot,) = REFERENCE.unpack_from(staging, body)
+                if slot != SPILLED:
+                    if not self._shared.arrived(header, slot):
+                        self.blocked = True
+                        break
+                    start = after
+                    continue
+                body = after
             if header.payload_bytes > self._capacity:
                 if not self._begin_landing(header, staging[body:end]):
                     break

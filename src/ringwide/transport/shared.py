@@ -1,9 +1,12 @@
 """A lane whose large payloads lie in memory that both ends share. Headers, and all that is small, go by the socket.
 
 To the rooms above it is a lane like any other. A payload is copied into a slot of our arena and has left then; the peer
-reads it there. When no slot is free, frames wait in the queue as they do when the kernel takes no more.
+reads it there. When no slot is free, frames of bulk wait in the queue as they do when the kernel takes no more.
 
 Rules:
+- On an express lane nothing waits for a slot: without one, the payload goes by the socket. A small collective may be
+  over here before its last frames have left. Its caller may then compute for long or leave the ring, and nobody sees
+  to slots meanwhile; what the kernel has got is delivered all the same.
 - A slot is released as soon as `arrived` returns, or before: nothing that waits for somebody else may hold one. Ranks
   that held slots while they wait for slots would wait for each other round the whole ring.
 - A frame whose payload is in a slot can't be forgotten any more, or the slot would be lost: it leaves.
@@ -12,8 +15,8 @@ Rules:
 from socket import socket as Socket
 from typing import Any
 
-from ringwide.protocol.frame import Header
-from ringwide.protocol.stream import REFERENCE
+from ringwide.protocol.frame import HEADER_BYTES, Header
+from ringwide.protocol.stream import REFERENCE, SPILLED
 from ringwide.transport.arena import Incoming, Outgoing
 from ringwide.transport.lane import Lane, Owner, Parcel
 from ringwide.transport.scratch import Scratch
@@ -21,6 +24,7 @@ from ringwide.transport.wire import PlainWire
 
 INLINE_BYTES = 4 * 1024
 """Up to here the socket is as fast."""
+_SPILLED = REFERENCE.pack(SPILLED)
 
 
 class SharedWire(PlainWire):
@@ -59,6 +63,7 @@ class SharedLane(Lane):
         self._reserved = (0, 0)  # slot, bytes
         super().__init__(wire, shared=self, limit_bytes=limit_bytes, **plain)
         self.transport = "memory"
+        self._spills = self.index == 0
         self.scratch: SharedScratch = SharedScratch()
 
     def holds(self, payload_bytes: int) -> bool:
@@ -72,6 +77,9 @@ class SharedLane(Lane):
             return
         room = self.reserve(len(payload))
         if room is None:
+            if not self._queue and self._spills:
+                super().send(header + _SPILLED, payload, owner=owner, collective=collective)
+                return
             if not self._queue:
                 self._await_slot(True)
             self._queue.append(Parcel(self._own_or_copy([header, payload], owner), owner, collective, False))
@@ -96,7 +104,10 @@ class SharedLane(Lane):
         header, payload = parcel.views
         if not self.holds(len(payload)):
             return parcel.views
+        header = bytes(header[:HEADER_BYTES])  # without what may stand there because there was no slot before
         slot = self._outgoing.take()
+        if slot is None and self._spills:
+            return [header + _SPILLED, payload]
         if slot is None:
             self._await_slot(True)
             return []
