@@ -16,9 +16,15 @@ from local_ring import free_peers, on_every_rank
 from ringwide import Ring, RingConfig
 from ringwide.errors import RemoteProtocolError
 from ringwide.membership.channel import Channel, HungUp
+from ringwide.membership.gathering import Gathering
+from ringwide.membership.meeting import Terms
+from ringwide.membership.peers import Address
+from ringwide.membership.protection import Protection
 from ringwide.membership.sharing import can_share, share
+from ringwide.protocol.frame import Kind
+from ringwide.protocol.handshake import words
 from ringwide.transport.arena import Outgoing, Shape
-from ringwide.transport.wire import PlainWire
+from ringwide.transport.wire import PlainWire, Wire
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -154,6 +160,46 @@ async def test_one_that_hangs_up_instead_is_gone() -> None:
         there.close()
         with pytest.raises(HungUp):
             await asyncio.wait_for(sharing_, PATIENCE_SECONDS)
+
+
+async def test_of_two_that_come_as_one_rank_at_the_same_time_only_one_is_let_in() -> None:
+    """Both are welcome, since neither has joined yet; then the first hands over its memory, and has."""
+    terms = [Terms(rank, 2, "", {}, Protection(), lambda lane: SHAPE) for rank in range(2)]
+    address, lanes_ = Address("127.0.0.1", 1), list[Wire]()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.setblocking(False)
+        listener.bind("")
+        listener.listen()
+        gathering = Gathering(
+            terms=terms[0],
+            addresses=[address, address],
+            lanes={1: (0, 1)},
+            on_lane=lambda peer, lane, wire, sealed: lanes_.append(wire),
+            same_host="auto",
+        )
+        serving = asyncio.create_task(gathering.serve(listener))
+        joining = asyncio.create_task(gathering.run(timeout_seconds=PATIENCE_SECONDS))
+        dialed = [await _welcome(listener.getsockname(), terms[1]) for _ in range(2)]
+        wires = [await share(channel, SHAPE) for channel in dialed]
+        try:
+            with pytest.raises(ringwide.JoinError, match="each rank must be started once"):
+                await joining
+            assert len(lanes_) == 1
+        finally:
+            serving.cancel()
+            await asyncio.wait([serving])
+            for wire in (*wires, *lanes_):
+                wire.close()
+
+
+async def _welcome(name: bytes, terms: Terms) -> Channel:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(name)
+    sock.setblocking(False)
+    channel = Channel(PlainWire(sock))
+    await channel.send(words(Kind.HELLO, terms.hello(0, channel).body()))
+    assert (await channel.receive()).kind == Kind.WELCOME
+    return channel
 
 
 # -- what is left

@@ -128,12 +128,15 @@ class Gathering:
     def _judge(self, host: str, transport: Transport, theirs: Hello) -> Difference | None:
         if transport == "tcp" and self._same_host == "unix":
             return Difference("same_host", "tcp", "unix")
-        if (theirs.rank, theirs.lane) in self._missing:
+        return self._against_a_second(theirs.rank, theirs.lane, host)
+
+    def _against_a_second(self, rank: int, lane: int, host: str) -> Difference | None:
+        if (rank, lane) in self._missing:
             return None
         return Difference(
             "rank (each rank must be started once)",
-            f"a second rank {theirs.rank} (from {host})",
-            f"a rank {theirs.rank} that has joined already",
+            f"a second rank {rank} (from {host})",
+            f"a rank {rank} that has joined already",
         )
 
     # -- the one that dials
@@ -248,8 +251,13 @@ class Gathering:
 
     def _conclude(self, outcome: Met | Refused, sock: socket.socket, host: str, *, dialed: bool) -> None:
         if isinstance(outcome, Met):
-            self._arrived(outcome)
-            return
+            # Again: while two hand each other memory, another of the same rank may have come, and be here already.
+            difference = self._against_a_second(outcome.peer, outcome.lane, host)
+            if difference is None:
+                self._arrived(outcome)
+                return
+            outcome.wire.close()
+            outcome = Refused(f"rank {outcome.peer}", difference)
         sock.close()
         error = outcome.difference.as_error(rank=self._rank, peer=outcome.peer, dialed=dialed)
         if self._outcome.done():
