@@ -13,6 +13,7 @@ from bench import (
     logging,
     memory,
     nonfinite,
+    profile,
     protection,
     same_host,
     startup,
@@ -37,6 +38,7 @@ COMMANDS = {
     "nonfinite": (nonfinite, "what looking for NaN and infinity costs"),
     "same_host": (same_host, "ranks on one machine by TCP and by Unix-domain sockets"),
     "compare": (compare, "two results of one benchmark: what became slower, beyond noise"),
+    "profile": (profile, "where the time of an all-reduce goes, by perf"),
     "startup": (startup, "importing the package, asking for help"),
 }
 
