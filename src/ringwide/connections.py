@@ -33,7 +33,7 @@ from ringwide.transport.link import (
     Link,
 )
 from ringwide.transport.shared import SharedLane, SharedWire
-from ringwide.transport.sockets import SocketSettings, tune, unacknowledged_bytes
+from ringwide.transport.sockets import SocketSettings, drop, tune, unacknowledged_bytes
 from ringwide.transport.wire import Wire
 
 _LEAVE_SECONDS, _LEAVE_STEP_SECONDS = 0.5, 0.002
@@ -168,10 +168,11 @@ class Connections:
 
     def drop(self) -> None:
         """In a forked child: the connections are its parent's, and would outlive it here."""
-        sockets = [lane.socket for link in self.links.values() for lane in link.lanes.values()]
-        for sock in (*sockets, *self._listeners, *(self._vitals.sockets if self._vitals is not None else ())):
-            if sock.fileno() >= 0:
-                os.close(sock.detach())  # whoever else refers to the socket, the event loop for example
+        for link in self.links.values():
+            for lane in link.lanes.values():
+                lane.drop()
+        for sock in (*self._listeners, *(self._vitals.sockets if self._vitals is not None else ())):
+            drop(sock)
 
 
 def _drop_all() -> None:

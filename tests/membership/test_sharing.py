@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 from collections.abc import Callable
@@ -238,3 +239,29 @@ async def _call_until_lost(peers: list[str], reading: int, child: int) -> None:
         asyncio.get_running_loop().add_reader(reading, os.kill, child, signal.SIGKILL)
         while True:
             await ring.allreduce(np.ones(500_000, np.float32))
+
+
+async def test_a_forked_child_keeps_nothing_of_it_and_its_parent_does() -> None:
+    async def act(ring: Ring) -> None:
+        await ring.allreduce(np.ones(500_000, np.float32))
+        if ring.rank == 0:
+            child = os.fork()
+            if not child:
+                os._exit(_memories())
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0  # noqa: ASYNC222 - it ends at once
+            assert _memories() > 0
+        numbers = np.ones(500_000, np.float32)
+        await ring.allreduce(numbers, op="sum")
+        assert set(numbers) == {2}
+
+    await on_every_rank(2, act)
+
+
+def _memories() -> int:
+    """How often this process refers to memory that ranks share."""
+    return len(re.findall("memfd:ringwide", Path("/proc/self/maps").read_text() + " ".join(_files())))
+
+
+def _files() -> list[str]:
+    files = Path("/proc/self/fd")
+    return [os.readlink(files / name) for name in os.listdir(files) if (files / name).is_symlink()]

@@ -22,7 +22,7 @@ from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, Header, seal
 from ringwide.protocol.stream import FrameReader, Shared
 from ringwide.transport.scratch import Scratch
-from ringwide.transport.sockets import Transport, acknowledge_quickly, granted_bytes, transport_of, wake_at
+from ringwide.transport.sockets import Transport, acknowledge_quickly, drop, granted_bytes, transport_of, wake_at
 from ringwide.transport.wire import Wire
 
 logger = logging.getLogger("ringwide.transport")
@@ -381,6 +381,10 @@ class Lane:
         self.closed = True
         self._queue.clear()
         self._wire.close()
+
+    def drop(self) -> None:
+        """In a forked child: let go of what is the parent's, which uses it on."""
+        drop(self.socket)
 
 
 def _after(views: list[memoryview | bytes], count: int) -> list[memoryview | bytes]:

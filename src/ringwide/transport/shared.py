@@ -155,3 +155,8 @@ class SharedLane(Lane):
         if not self.closed:
             self._await_slot(False)
         super().close()
+
+    def drop(self) -> None:
+        super().drop()
+        self._outgoing.close()
+        self._incoming.close()

@@ -1,6 +1,7 @@
 """Tuning a TCP or Unix-domain socket, and reading back what the kernel really granted."""
 
 import logging
+import os
 import socket
 from dataclasses import dataclass
 from fcntl import ioctl
@@ -27,6 +28,12 @@ class SocketSettings:
     buffer_bytes: int
     keepalive_seconds: int
     user_timeout_seconds: float
+
+
+def drop(sock: socket.socket) -> None:
+    """In a forked child: close its copy, whoever else refers to the socket, the event loop for example."""
+    if sock.fileno() >= 0:
+        os.close(sock.detach())
 
 
 def transport_of(sock: socket.socket) -> Literal["tcp", "unix"]:
