@@ -20,7 +20,7 @@ from ringwide.membership.same_host import SameHost
 from ringwide.protocol.handshake import Setting
 from ringwide.protocol.mail import MAIL_LANE
 from ringwide.protocol.vital import VITAL_LANE
-from ringwide.transport.arena import Shape
+from ringwide.transport.arena import ARENA_DESCRIPTORS, Shape, descriptors_to_spare
 from ringwide.transport.lane import Events, Lane
 from ringwide.transport.link import (
     BULK_STAGING_BYTES,
@@ -56,6 +56,7 @@ class Connections:
         self._server: asyncio.Task[None] | None = None
         self._gathering: Gathering | None = None
         self._vitals: Liveness | None = None
+        self._shares_express = self._shares_bulk = False
         _all.add(self)
 
     async def open(
@@ -79,8 +80,9 @@ class Connections:
         """
         self._vitals = vitals
         beside = (VITAL_LANE,) if mail is None else (MAIL_LANE, VITAL_LANE)
-        shape_for = self._shape_for if same_host == "auto" else lambda lane: None
-        terms = Terms(self._rank, len(self._addresses), self._peers_in_common(), settings, protection, shape_for)
+        if same_host == "auto":
+            self._share_as_descriptors_allow(sum(lanes_to(peer) for peer in self.links))
+        terms = Terms(self._rank, len(self._addresses), self._peers_in_common(), settings, protection, self._shape_for)
         gathering = self._gathering = Gathering(
             terms=terms,
             addresses=self._addresses,
@@ -119,11 +121,17 @@ class Connections:
             else blake2b(text.encode(), digest_size=16).hexdigest()
         )
 
+    def _share_as_descriptors_allow(self, bulk_lanes: int) -> None:
+        """A ring that forms without shared memory must not fail with it: half of what may be opened is for others."""
+        lanes = descriptors_to_spare() // 2 // ARENA_DESCRIPTORS
+        self._shares_bulk = bulk_lanes <= lanes
+        few = len(self._addresses) <= MOST_EXPRESS_ARENAS
+        self._shares_express = few and bulk_lanes + len(self.links) <= lanes
+
     def _shape_for(self, lane: int) -> Shape | None:
         if lane == 0:
-            few = len(self._addresses) <= MOST_EXPRESS_ARENAS
-            return Shape(EXPRESS_SLOTS, EXPRESS_MEMORY_BYTES) if few else None
-        return Shape.of(self._segment_bytes) if lane < MAIL_LANE else None
+            return Shape(EXPRESS_SLOTS, EXPRESS_MEMORY_BYTES) if self._shares_express else None
+        return Shape.of(self._segment_bytes) if lane < MAIL_LANE and self._shares_bulk else None
 
     def all_by_memory(self) -> bool:
         """Do all express lanes share memory?"""

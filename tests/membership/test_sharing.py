@@ -56,6 +56,22 @@ async def test_one_that_does_not_want_to_is_met_by_the_socket() -> None:
     assert await asyncio.gather(one(0, "unix"), one(1, "auto")) == [{"unix"}] * 2
 
 
+@pytest.mark.parametrize(
+    ("spare", "express", "bulk"), [(15, "unix", "unix"), (16, "unix", "memory"), (32, "memory", "memory")]
+)
+async def test_one_that_may_not_open_many_files_shares_less(
+    spare: int, express: str, bulk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two bulk lanes take eight, the express lanes to two ranks another eight, and as many stay for others."""
+    monkeypatch.setattr("ringwide.connections.descriptors_to_spare", lambda: spare)
+
+    async def act(ring: Ring) -> set[tuple[str, ...]]:
+        await sums(ring)
+        return {tuple(lane.transport for lane in link.lanes[:2]) for link in ring.statistics().links}
+
+    assert await on_every_rank(3, act) == [{(express, bulk)}] * 3
+
+
 async def test_a_system_without_such_memory_uses_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     can_share.cache_clear()

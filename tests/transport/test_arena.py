@@ -7,7 +7,16 @@ from contextlib import contextmanager
 import pytest
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.transport.arena import FEWEST_SLOTS, MOST_SLOTS, PAGE_BYTES, Incoming, Outgoing, Shape
+from ringwide.transport.arena import (
+    ARENA_DESCRIPTORS,
+    FEWEST_SLOTS,
+    MOST_SLOTS,
+    PAGE_BYTES,
+    Incoming,
+    Outgoing,
+    Shape,
+    descriptors_to_spare,
+)
 
 SHAPE = Shape(3, 2 * PAGE_BYTES)
 
@@ -131,3 +140,10 @@ def test_every_segment_fits_into_a_slot(segment_bytes: int) -> None:
     assert shape.slot_bytes >= segment_bytes
     assert shape.slot_bytes % PAGE_BYTES == 0
     assert FEWEST_SLOTS <= shape.slots <= MOST_SLOTS
+
+
+def test_what_is_open_is_not_to_spare() -> None:
+    before = descriptors_to_spare()
+    with both_ends():
+        assert descriptors_to_spare() == before - ARENA_DESCRIPTORS
+    assert descriptors_to_spare() == before

@@ -15,6 +15,8 @@ Rules:
 import fcntl
 import mmap
 import os
+import resource
+import sys
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -25,6 +27,8 @@ ARENA_BYTES = 4 * 1024 * 1024
 """About as much as waits between two ranks; only what is used of it becomes memory."""
 FEWEST_SLOTS, MOST_SLOTS = 4, 64
 FREE, TAKEN = 0, 1
+ARENA_DESCRIPTORS = 4
+"""What a lane takes beside its socket: a bell and, inside of `mmap`, a file for each direction."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -151,6 +155,17 @@ class Incoming:
             self._bell = -1
             self._states.release()
             _close(self.memory)
+
+
+def descriptors_to_spare() -> int:
+    """How many files this process may still open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    try:
+        return limit - len(os.listdir("/proc/self/fd"))
+    except OSError:  # there need not be a /proc
+        return limit
 
 
 def _close(memory: mmap.mmap) -> None:
