@@ -81,10 +81,20 @@ def run(options: argparse.Namespace) -> None:
     try:
         old, new = read_cells(options.old), read_cells(options.new)
         changes = compare(old, new, options.beyond)
+        text = told(changes)
     except NoResult as error:
         print(f"bench: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    print(told(changes))
+    except (
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:  # it would end with 1: slower
+        print(f"bench: {options.old} or {options.new} has a cell that makes no sense: {error!r}", file=sys.stderr)
+        raise SystemExit(2) from None
+    print(text)
     raise SystemExit(int(any(change.verdict == SLOWER for change in changes)))
 
 

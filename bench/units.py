@@ -22,8 +22,14 @@ def parse_counts(text: str) -> list[int]:
     except ValueError:
         counts = []
     if not counts or min(counts) < 1:
-        raise SystemExit(f"bench: {text!r} is not a list of whole numbers; write for example 2,4,8")
+        raise SystemExit(f"bench: {text!r} is not a list of whole numbers from 1 on; write for example 2,4,8")
     return counts
+
+
+def check_rounds(rounds: int) -> int:
+    if rounds < 1:
+        raise SystemExit(f"bench: --rounds {rounds} is no round at all; write 1 or more")
+    return rounds
 
 
 def size_name(nbytes: int) -> str:

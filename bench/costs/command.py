@@ -14,7 +14,7 @@ from bench.costs.summary import Cell
 from bench.costs.tables import SECTIONS, cells_of, table, title
 from bench.fleet import ask_workers, rings_of_addresses
 from bench.machine import describe_machine
-from bench.units import parse_counts, parse_size, size_name, span
+from bench.units import check_rounds, parse_counts, parse_size, size_name, span
 
 ROOT = Path(__file__).parents[2]
 RESULT, PLOT = ROOT / "bench" / "results" / "costs.json", ROOT / "docs" / "costs.svg"
@@ -39,6 +39,7 @@ def run(options: argparse.Namespace) -> None:
     if options.save and find_spec("matplotlib") is None:
         raise SystemExit("bench: --save draws a picture and needs matplotlib: pip install --editable '.[bench]'")
     wanted = wanted_of(options.only)
+    check_rounds(options.rounds)
     report: dict[str, Any] = {"machine": describe_machine(), "rounds": options.rounds, "cells": []}
     print(report["machine"], flush=True)
     began = time.monotonic()

@@ -11,7 +11,7 @@ from bench.codecs import parse_rate
 from bench.delay.launch import Link, play, why_no_gloo
 from bench.delay.report import COLUMNS, fields, judge, markdown, summarise
 from bench.machine import describe_machine
-from bench.units import parse_counts, parse_size
+from bench.units import check_rounds, parse_counts, parse_size
 
 ROOT = Path(__file__).parents[2]
 RESULT, PLOT = ROOT / "bench" / "results" / "delay.json", ROOT / "docs" / "delay.svg"
@@ -36,12 +36,16 @@ def run(options: argparse.Namespace) -> None:
     if options.save and find_spec("matplotlib") is None:
         raise SystemExit("bench: --save draws a picture and needs matplotlib: pip install --editable '.[bench]'")
     lanes, nbytes = sorted(set(parse_counts(options.lanes))), parse_size(options.size)
+    links = links_of(options)
+    check_rounds(options.rounds)
+    if options.ranks < 2:
+        raise SystemExit(f"bench: --ranks {options.ranks} has no link that could be long; write 2 or more")
     report: dict[str, Any] = {"machine": describe_machine(), "ranks": options.ranks, "bytes": nbytes, "cells": []}
     print(f"{report['machine']}\n{options.ranks} ranks, {nbytes:,} bytes of float32\n\n{_line(COLUMNS)}", flush=True)
     why_not = why_no_gloo(options.ranks)
     if options.gloo and why_not:
         print(why_not, file=sys.stderr)
-    for link in links_of(options):
+    for link in links:
         print(f"{link}, {options.rounds} rounds", file=sys.stderr, flush=True)
         turns = play(
             link,

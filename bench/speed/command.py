@@ -15,7 +15,7 @@ from bench.speed.leader import Measured, Plan, measure
 from bench.speed.progress import Progress
 from bench.speed.summary import cells_of, limits_of
 from bench.speed.tables import shown
-from bench.units import parse_counts, parse_size
+from bench.units import check_rounds, parse_counts, parse_size
 
 RESULT = ROOT / "bench" / "results" / "speed.json"
 PICTURES = ROOT / "docs"
@@ -46,10 +46,12 @@ def run(options: argparse.Namespace) -> None:
         raise SystemExit("bench: --save draws pictures and needs matplotlib: pip install --editable '.[bench]'")
     sizes = options.sizes or (SHORT_SIZES if options.short else SIZES)
     rounds = options.rounds if options.rounds is not None else SHORT_ROUNDS if options.short else ROUNDS
-    if rounds < 1:
-        raise SystemExit(f"bench: --rounds {rounds} is no round at all; write 1 or more")
+    if options.into is not None and not options.into.parent.is_dir():  # said now, not when all is measured
+        raise SystemExit(f"bench: --into {options.into}: there is no directory {options.into.parent}")
     seconds = SHORT_SECONDS if options.short else None
-    plan = Plan(parse_counts(options.ranks), [parse_size(size) for size in sizes.split(",")], rounds, seconds)
+    plan = Plan(
+        parse_counts(options.ranks), [parse_size(size) for size in sizes.split(",")], check_rounds(rounds), seconds
+    )
     chosen = choose(options.only, parse_settings(options.set))
     print(describe_machine(), flush=True)
     try:
