@@ -9,7 +9,8 @@ Rules:
   eventfd; the writer looks at the page only after it has heard the bell. The kernel's lock in the bell orders the two:
   what the reader has read is read before the writer writes again, on every processor.
 - The reader checks what it is handed: the right size, and sealed, so that it cannot shrink below the reader's feet.
-- The slot that was freed last is taken first: it is still in the cache.
+- The bell costs a system call, so it is heard only when no slot is known to be free: all slots are used in turn, and
+  together they should fit into the cache.
 """
 
 import fcntl
