@@ -30,6 +30,7 @@ from ringwide import Ring
 from ringwide.collective import parting
 from ringwide.collective.collective import Collective
 from ringwide.collective.deadlines import TICK_SECONDS
+from ringwide.collective.express import ExpressOperation
 from ringwide.collective.operation import Operation
 from ringwide.membership import reception
 from ringwide.transport.lane import Lane
@@ -194,7 +195,9 @@ def descriptors() -> set[str]:
 def objects_left() -> list[str]:
     """Lanes and collectives that somebody still refers to. What was there before is frozen, and not listed."""
     gc.collect()
-    return [repr(thing) for thing in gc.get_objects() if isinstance(thing, Lane | Operation | Collective)]
+    return [
+        repr(thing) for thing in gc.get_objects() if isinstance(thing, Lane | Operation | ExpressOperation | Collective)
+    ]
 
 
 @pytest.fixture

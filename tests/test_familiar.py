@@ -63,13 +63,17 @@ async def test_what_was_called_with_another_operation_is_not_taken_for_the_same(
     assert await on_every_rank(2, act) == [[[number] * COUNT for number in (3.0, 2.0, 1.5, 3.0)]] * 2
 
 
-async def test_what_is_read_only_is_refused_also_when_its_like_is_familiar() -> None:
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+async def test_what_cannot_be_reduced_is_refused_also_when_its_like_is_familiar() -> None:
     async def act(ring: Ring) -> None:
         await ring.allreduce(array(0))
         closed = array(0)
         closed.flags.writeable = False
         with pytest.raises(ValueError, match="the result is written into it"):
             await ring.allreduce(closed)
+        await ring.allreduce(torch.ones(2, 3))
+        with pytest.raises(TypeError, match="dense"):
+            await ring.allreduce(torch.ones(2, 3).to_sparse_csr())
         with pytest.raises(ValueError, match="expanded"):
             await ring.allreduce(torch.ones(1).expand(COUNT))
 
@@ -121,3 +125,51 @@ async def test_calls_that_never_sleep_leave_others_their_turn() -> None:
         return False
 
     assert await on_every_rank(1, act) == [True]
+
+
+def moved(tensor: Any) -> None:
+    tensor.set_(torch.full((9,), 7.0))
+
+
+def elsewhere(tensor: Any) -> None:
+    tensor.data = torch.full((3, 3), 7.0)
+
+
+def turned(tensor: Any) -> None:
+    tensor[:] = 7.0
+    tensor.t_()  # the same memory and shape, in another order
+
+
+def shorter(tensor: Any) -> None:
+    tensor.resize_(2)
+    tensor[:] = 7.0
+
+
+def reinterpreted(tensor: Any) -> None:
+    tensor.data = tensor.view(torch.int32)
+    tensor[:] = -7  # as a float: NaN
+
+
+@pytest.mark.parametrize("change", [moved, elsewhere, turned, shorter, reinterpreted])
+async def test_a_tensor_that_lies_elsewhere_than_before_is_found_there(change: Callable[[Any], None]) -> None:
+    async def act(ring: Ring) -> tuple[list[float], list[float]]:
+        mine = torch.ones(3, 3)
+        for known in (torch.ones(9), torch.ones(2), torch.ones(3, 3, dtype=torch.int32), mine, mine):
+            await ring.allreduce(known, op="sum")
+        before = held(mine)
+        change(mine)
+        await ring.allreduce(mine, op="sum")
+        return before, held(mine)
+
+    for before, after in await on_every_rank(2, act):
+        assert before == [4.0] * 9
+        assert [abs(number) for number in after] == [14.0] * len(after)
+
+
+async def test_few_tensors_are_kept() -> None:
+    async def act(ring: Ring) -> int:
+        for _ in range(100):
+            await ring.allreduce(torch.ones(5))
+        return len(ring._familiar._views)
+
+    assert await on_every_rank(1, act) < [9]

@@ -40,20 +40,17 @@ class Looking(Protocol):
 class _Call:
     """One call of a user, from the moment it is made."""
 
-    __slots__ = (
-        *("collective", "error", "number", "numbers", "on_number", "outcome", "over", "plan", "refusal", "succeeded"),
-    )
+    number = 0  # when it is known
+    collective: Collective | None = None  # while it is open
+    outcome: asyncio.Future[None] | None = None  # for its task to await, if it has to
+    over = False
+    error: Exception | None = None
+    succeeded: Collective | None = None
 
     def __init__(
         self, plan: Plan, numbers: Sequence[Numbers], refusal: Refusal | None, on_number: OnNumber | None
     ) -> None:
         self.plan, self.numbers, self.refusal, self.on_number = plan, numbers, refusal, on_number
-        self.number = 0  # when it is known
-        self.collective: Collective | None = None  # while it is open
-        self.outcome: asyncio.Future[None] | None = None  # for its task to await, if it has to
-        self.over = False
-        self.error: Exception | None = None
-        self.succeeded: Collective | None = None
 
 
 class Calls:
@@ -72,16 +69,15 @@ class Calls:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Call] = deque()  # those whose turn has not come
         self._running = 0
-        self._awaited = 0
-        self._awaited_since = self._awaited_seconds = 0.0
+        self._running_since = self._running_seconds = 0.0
         self._turned_at = perf_counter()  # when the event loop has had a turn
         self.made = 0
 
     @property
-    def awaited_seconds(self) -> float:
-        """The time in which any call was awaited."""
-        running = perf_counter() - self._awaited_since if self._awaited else 0.0
-        return self._awaited_seconds + running
+    def running_seconds(self) -> float:
+        """The time in which any call was under way."""
+        now = perf_counter() - self._running_since if self._running else 0.0
+        return self._running_seconds + now
 
     async def make(
         self,
@@ -94,9 +90,6 @@ class Calls:
 
         Returns the number that it has on all ranks.
         """
-        if not self._awaited:
-            self._awaited_since = perf_counter()
-        self._awaited += 1
         call = _Call(plan, numbers, refusal, on_number)
         try:
             if self._waiting or refusal is not None or self._running == WINDOW:
@@ -116,10 +109,6 @@ class Calls:
         except asyncio.CancelledError:
             self._cancel(call)
             raise
-        finally:
-            self._awaited -= 1
-            if not self._awaited:
-                self._awaited_seconds += perf_counter() - self._awaited_since
         if call.error is not None:
             raise call.error
         return call.number
@@ -149,13 +138,18 @@ class Calls:
             if call.outcome is not None and call.outcome.cancelled():
                 self._dispatcher.skip(_CANCELLED)
             elif call.refusal is not None:
-                self._running += 1
+                self._count_in()
                 self._end(call, call.refusal.error(self._dispatcher.skip(call.refusal.reason)))
             else:
                 self._start(call)
 
-    def _start(self, call: _Call) -> None:
+    def _count_in(self) -> None:
+        if not self._running:
+            self._running_since = perf_counter()
         self._running += 1
+
+    def _start(self, call: _Call) -> None:
+        self._count_in()
         self.made += 1
         try:
             collective = self._dispatcher.submit(call.plan, call.numbers, partial(self._end, call))
@@ -174,6 +168,8 @@ class Calls:
         call.succeeded = call.collective if error is None else None
         call.collective, call.over, call.error = None, True, error
         self._running -= 1
+        if not self._running:
+            self._running_seconds += perf_counter() - self._running_since
         if self._waiting:
             self._loop.call_soon(self._start_waiting)
         if call.outcome is not None and not call.outcome.done():

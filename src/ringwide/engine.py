@@ -137,7 +137,7 @@ class Engine:
     def statistics(self) -> statistics.Statistics:
         return statistics.Statistics(
             collectives=self._calls.made,
-            network_seconds=self._calls.awaited_seconds,
+            network_seconds=self._calls.running_seconds,
             buffer_bytes_asked=self.config.buffer_bytes,
             links=statistics.of_links(self.links.values(), self.dispatcher.ledgers, self._liveness.slowness),
             threshold_bytes=None if self.coder is None else self.coder.threshold.reported,

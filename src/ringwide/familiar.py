@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ringwide.buckets import TOO_SMALL_TO_SHELVE_BYTES, Arithmetic, Group, has_carrier, is_dense
+from ringwide.codec.codec import Array
 from ringwide.collective.feedback import Label
 from ringwide.collective.numbers import Numbers
 from ringwide.collective.plan import Plan
@@ -17,8 +18,13 @@ from ringwide.collective.plan import Plan
 _REMEMBERED = 256
 
 
+_VIEWS = 8
+"""Of so many tensors the view is kept as well, and they with it: torch takes long to make one."""
+
+
 class _Known(NamedTuple):
     plan: Plan
+    numbers: int
     arithmetic: Arithmetic
     label: Label | None
 
@@ -29,6 +35,7 @@ class Familiar:
     def __init__(self) -> None:
         self._types: set[type] = set()
         self._known: dict[tuple[object, ...], _Known] = {}
+        self._views: dict[int, tuple[Any, int, Array]] = {}  # tensor, where it lies, its memory as an array
 
     def learn(self, value: Any, op: str, bucket: str, plan: Plan, groups: Sequence[Group]) -> None:
         """This call was made in the general way. `value`: whatever it was called with."""
@@ -39,7 +46,7 @@ class Familiar:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._types.add(type(value))
-            self._known[value.dtype, value.shape, op, bucket] = _Known(plan, group.arithmetic, group.label)
+            self._known[value.dtype, value.shape, op, bucket] = _Known(plan, group.count, group.arithmetic, group.label)
 
     def find(self, value: Any, op: str, bucket: str) -> tuple[Plan, list[Numbers]] | None:
         """The plan of a call and what it brings. None: it goes the general way."""
@@ -49,19 +56,37 @@ class Familiar:
         known = self._known.get((value.dtype, value.shape, op, bucket))
         if known is None:
             return None
-        if kind is np.ndarray:
-            if not (value.flags.c_contiguous and value.flags.writeable):
-                return None
-            flat = value
-        elif is_dense(value.layout) and value.is_cpu and value.is_contiguous() and not value.requires_grad:
-            flat = value.numpy()
-        else:
+        flat = _flat_array(value) if kind is np.ndarray else self._flat_tensor(value, known)
+        if flat is None:
             return None
-        if flat.ndim != 1:
-            flat = flat.reshape(-1)
-        plan, arithmetic, label = known
+        plan, _, arithmetic, label = known
         saved = np.empty_like(flat)
         return plan, [Numbers(flat, saved, arithmetic.combine, arithmetic.finish, arithmetic.weight, label)]
+
+    def _flat_tensor(self, tensor: Any, known: _Known) -> Array | None:
+        if not is_dense(tensor.layout) or not tensor.is_contiguous():
+            return None
+        whose, where, flat = self._views.get(id(tensor), _NO_VIEW)
+        lies_there = whose is tensor and where == tensor.data_ptr()
+        if lies_there and flat.size == known.numbers and flat.dtype == known.arithmetic.carrier:
+            return flat
+        if not tensor.is_cpu or tensor.requires_grad:
+            return None
+        if len(self._views) >= _VIEWS:
+            self._views.clear()
+        flat = np.asarray(tensor.numpy()).reshape(-1)
+        self._views[id(tensor)] = tensor, tensor.data_ptr(), flat
+        return flat
+
+
+_NO_VIEW: tuple[Any, int, Array] = None, 0, np.empty(0)
+
+
+def _flat_array(array: Array) -> Array | None:
+    flags = array.flags
+    if not (flags.c_contiguous and flags.writeable):
+        return None
+    return array if array.ndim == 1 else array.reshape(-1)
 
 
 def _is_single(value: object) -> bool:

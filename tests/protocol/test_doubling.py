@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.pure_ring import PureRing, Term, assert_all_ended, assert_is_total, expected_at_the_start, owners
-from ringwide.protocol.doubling import StopsMachine, doubling_schedule
+from ringwide.protocol.doubling import Step, StopsMachine, doubling_schedule
+from ringwide.protocol.instruction import Combine, Finish, Instruction, Keep, Script, Send
+from ringwide.protocol.star import star_schedule
 
 
 def machines_of(size: int, segments: int) -> list[StopsMachine]:
@@ -73,3 +75,23 @@ def test_it_says_for_whom_it_waits() -> None:
 
 def test_a_segment_that_does_not_exist_is_not_expected() -> None:
     assert not machines_of(2, 1)[0].expects(1, 1, 1)
+
+
+@pytest.mark.parametrize("size", range(1, 18))
+def test_a_step_says_what_its_script_says(size: int) -> None:
+    for schedule in [way(rank=rank, size=size) for way in (doubling_schedule, star_schedule) for rank in range(size)]:
+        scripts = [schedule.departure, *(stop.script for stop in schedule.stops)]
+        steps = [schedule.first_step, *schedule.steps]
+        assert list(map(named, map(spelled_out, steps))) == list(map(named, scripts))
+
+
+def spelled_out(step: Step) -> Script:
+    """In the only order in which a step is carried out."""
+    combine = (Combine(step.arrival_first),) if step.combines else ()
+    keep, finish = (Keep(),) if step.keeps else (), (Finish(),) if step.finishes else ()
+    return (*combine, *keep, *finish, *(Send(step.hop, peer) for peer in step.peers))
+
+
+def named(script: Script) -> list[tuple[str, Instruction]]:
+    """An instruction without fields equals every other one without."""
+    return [(type(instruction).__name__, instruction) for instruction in script]

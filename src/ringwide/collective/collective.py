@@ -1,6 +1,6 @@
 """One collective under way on one rank."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ringwide.collective.express import ExpressOperation
 from ringwide.collective.operation import Operation
@@ -13,30 +13,16 @@ Done = Callable[[RingwideError | None], None]
 class Collective:
     """One collective under way on this rank: its operations, one a bucket, succeed or fail together."""
 
-    __slots__ = (
-        "begun",
-        "begun_at",
-        "number",
-        "on_done",
-        "operations",
-        "plan",
-        "progress_at",
-        "progress_seen",
-        "succeeded",
-        "told",
-        "unfinished",
-        "warned_at",
-    )
+    begun, begun_at = False, 0.0
+    told = False  # the other ranks know what we were called with
+    progress_seen = -1
+    progress_at = warned_at = 0.0
+    succeeded: Sequence[Operation | ExpressOperation] = ()  # its operations, when it is over: for an undo
 
     def __init__(self, number: int, plan: Plan, on_done: Done) -> None:
         self.number, self.plan, self.on_done = number, plan, on_done
         self.operations: list[Operation | ExpressOperation] = []
-        self.succeeded: list[Operation | ExpressOperation] = []  # the same, when it is over: for an undo
         self.unfinished = len(plan.parts)
-        self.begun, self.begun_at = False, 0.0
-        self.told = False  # the other ranks know what we were called with
-        self.progress_seen = -1
-        self.progress_at = self.warned_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Collective {self.number} {self.plan.what}>"

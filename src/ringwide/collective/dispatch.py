@@ -173,11 +173,11 @@ class Dispatcher:
                 part.stops,
                 numbers,
                 self._links,
+                self._operation_done,
                 bucket=index,
                 collective=collective.number,
                 fingerprint=plan.fingerprint,
                 epoch=self._epoch,
-                on_done=self._operation_done,
             )
         arguments: dict[str, Any] = {
             "part": part,
@@ -311,13 +311,19 @@ class Dispatcher:
             self.parting.other_lane_ended(lane.peer, reason)
 
     def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
+        collective = self._open.get(header.collective)
+        if collective is not None and collective.begun and header.kind == DATA and header.epoch == self._epoch:
+            self._hear_data(lane, collective, header, payload)
+        else:
+            self._hear_anything(lane, collective, header, payload)
+
+    def _hear_anything(
+        self, lane: LaneLike, collective: Collective | None, header: Header, payload: memoryview
+    ) -> None:
         if header.epoch != self._epoch or not DATA <= header.kind <= LAST_OF_COLLECTIVES:
             self._refuse(lane.peer, header)
-        collective = self._open.get(header.collective)
         if header.kind == DATA:
-            if collective is not None and collective.begun:
-                self._hear_data(lane, collective, header, payload)
-            elif collective is not None or header.collective >= self._next:
+            if collective is not None or header.collective >= self._next:
                 self._early.keep(lane, header, payload)
             # else: of a collective that is over here, and nobody needs it
         elif header.kind == Kind.GOODBYE:

@@ -14,51 +14,46 @@ from ringwide.collective.ledger import RAW
 from ringwide.collective.numbers import Numbers, bytes_of
 from ringwide.collective.operation import NOTHING, LaneLike, LinkLike, accusation
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.doubling import Schedule
+from ringwide.protocol.doubling import Schedule, Step
 from ringwide.protocol.frame import Header, pack_data
-from ringwide.protocol.instruction import Combine, Keep, Script, Send
 
 
 class ExpressOperation:
     """Executes a schedule. Done when all has arrived: what leaves by an express lane is copied if it has to wait."""
 
-    __slots__ = (
-        *("_bucket", "_bytes", "_collective", "_early", "_epoch", "_fingerprint", "_is_saved", "_links", "_numbers"),
-        *("_on_done", "_position", "_schedule", "done", "progress"),
-    )
     express = True
     coding: Coding | None = None
+    done = _is_saved = False
+    progress = 0
+    _position = 0  # the stop that is next
+    _early: Mapping[int, bytes] = {}  # what came before its turn, by hop
 
     def __init__(
         self,
         schedule: Schedule,
         numbers: Numbers,
         links: Mapping[int, LinkLike],
+        on_done: Callable[[int], None],
         *,
         bucket: int,
         collective: int,
         fingerprint: int,
         epoch: int,
-        on_done: Callable[[int], None],
     ) -> None:
-        self._schedule, self._numbers, self._links = schedule, numbers, links
+        self._schedule, self._numbers, self._links, self._on_done = schedule, numbers, links, on_done
         self._bucket, self._collective, self._fingerprint, self._epoch = bucket, collective, fingerprint, epoch
-        self._bytes, self._is_saved = bytes_of(numbers.ours), False
-        self._early: dict[int, bytes] = {}  # what came before its turn, by hop
-        self._position = 0  # the stop that is next
-        self._on_done = on_done
-        self.done = False
-        self.progress = 0
+        self._bytes = bytes_of(numbers.ours)
 
     def begin(self) -> None:
-        if not self._schedule.stops:  # alone in the ring
+        schedule = self._schedule
+        if schedule.stops:
+            self._carry_out(schedule.first_step, NOTHING)
+            self._save()  # while others still work on their answers
+        else:  # alone in the ring
             self._save()
-            self._execute(self._schedule.departure, NOTHING)
+            self._carry_out(schedule.first_step, NOTHING)
             self.done = True
             self._on_done(self._collective)
-            return
-        self._execute(self._schedule.departure, NOTHING)
-        self._save()  # while others still work on their answers
 
     def waiting_for(self) -> list[int]:
         return [] if self.done else [self._schedule.stops[self._position].peer]
@@ -84,44 +79,47 @@ class ExpressOperation:
 
     def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
         self.progress += 1
-        stops = self._schedule.stops
-        stop = stops[self._position]
-        if stop.hop != header.hop:
-            self._early[header.hop] = bytes(payload)
+        schedule, position = self._schedule, self._position
+        if schedule.stops[position].hop != header.hop:
+            self._early = {**self._early, header.hop: bytes(payload)}
             return
-        self._position += 1
-        self._execute(stop.script, payload)
-        while self._early and (stop := stops[self._position]).hop in self._early:
-            self._position += 1
-            self._execute(stop.script, memoryview(self._early.pop(stop.hop)))
-        if self._position == len(stops):
+        self._position = position + 1
+        self._carry_out(schedule.steps[position], payload)
+        if self._early:
+            self._go_on()
+        if self._position == len(schedule.stops):
             self.done = True
             self._on_done(self._collective)
 
-    # -- instructions
+    def _go_on(self) -> None:
+        """What came too early may be due now."""
+        stops, steps, early = self._schedule.stops, self._schedule.steps, dict(self._early)
+        while early and (hop := stops[self._position].hop) in early:
+            self._position += 1
+            self._carry_out(steps[self._position - 1], memoryview(early.pop(hop)))
+        self._early = early
 
-    def _execute(self, script: Script, payload: memoryview) -> None:
-        for instruction in script:
-            if isinstance(instruction, Send):
-                self._send(instruction.hop, instruction.peer)
-            elif isinstance(instruction, Combine):
-                self._combine(payload, instruction.arrival_first)
-            elif isinstance(instruction, Keep):
-                self._bytes[:] = payload
-            elif self._numbers.finish is not None:
-                self._numbers.finish(self._numbers.ours)
-
-    def _send(self, hop: int, peer: int) -> None:
-        header = pack_data(
-            bucket=self._bucket,
-            hop=hop,
-            epoch=self._epoch,
-            segment=0,
-            collective=self._collective,
-            fingerprint=self._fingerprint,
-            payload_bytes=len(self._bytes),
-        )
-        self._links[peer].send_express(header, self._bytes)
+    def _carry_out(self, step: Step, payload: memoryview) -> None:
+        combines, arrival_first, keeps, finishes, hop, peers = step
+        if combines:
+            self._combine(payload, arrival_first)
+        elif keeps:
+            self._bytes[:] = payload
+        if finishes and self._numbers.finish is not None:
+            self._numbers.finish(self._numbers.ours)
+        if peers:
+            value = self._bytes
+            header = pack_data(
+                bucket=self._bucket,
+                hop=hop,
+                epoch=self._epoch,
+                segment=0,
+                collective=self._collective,
+                fingerprint=self._fingerprint,
+                payload_bytes=len(value),
+            )
+            for peer in peers:
+                self._links[peer].send_express(header, value)
 
     def _combine(self, payload: memoryview, arrival_first: bool) -> None:
         value = self._numbers.ours

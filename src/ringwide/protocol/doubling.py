@@ -22,11 +22,37 @@ class Stop(NamedTuple):
     script: Script
 
 
+class Step(NamedTuple):
+    """A script as it is carried out on the only segment of a small bucket: with the arrival, with the total, and then
+    what leaves, all of it at one hop."""
+
+    combines: bool
+    arrival_first: bool
+    keeps: bool
+    finishes: bool
+    hop: int
+    peers: tuple[int, ...]
+
+
+def step_of(script: Script) -> Step:
+    combine = next((instruction for instruction in script if isinstance(instruction, Combine)), None)
+    sends = [instruction for instruction in script if isinstance(instruction, Send)]
+    return Step(
+        combines=combine is not None,
+        arrival_first=combine is not None and combine.arrival_first,
+        keeps=any(isinstance(instruction, Keep) for instruction in script),
+        finishes=any(isinstance(instruction, Finish) for instruction in script),
+        hop=sends[0].hop if sends else 0,
+        peers=tuple(send.peer for send in sends),
+    )
+
+
 class Schedule:
     """One rank's way: what leaves at once, then stop after stop. Shared by all collectives with the same plan."""
 
     def __init__(self, departure: Script, stops: Sequence[Stop], last_hop: int) -> None:
         self.departure, self.stops = departure, stops
+        self.first_step, self.steps = step_of(departure), [step_of(stop.script) for stop in stops]
         self.last_hop = last_hop  # at which totals travel
         # Which stop an arrival with this hop, from this peer, is.
         self.positions = {(stop.hop, stop.peer): position for position, stop in enumerate(stops)}
