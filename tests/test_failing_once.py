@@ -17,7 +17,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,14 +201,16 @@ def objects_left() -> list[str]:
 
 
 @pytest.fixture
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is waited for in case it passes, or that a goodbye is still read, is not what is tried here.
 
     Nor what is logged: pytest keeps it, with tracebacks, and in those all that must not be left.
     """
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     monkeypatch.setattr(reception, "_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(parting, "GOODBYE_GRACE_SECONDS", 0.02)
+    logging.disable()  # this way: loggers remember whether they are enabled, and some may have been asked before
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.usefixtures("quickly")
