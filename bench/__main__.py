@@ -10,6 +10,7 @@ from bench import (
     blocking,
     codecs,
     compare,
+    figures,
     logging,
     memory,
     nonfinite,
@@ -36,9 +37,10 @@ COMMANDS = {
     "logging": (logging, "what silent, normal and verbose logging cost"),
     "protection": (protection, "what checksums, encryption and TLS cost"),
     "nonfinite": (nonfinite, "what looking for NaN and infinity costs"),
-    "same_host": (same_host, "ranks on one machine by TCP and by Unix-domain sockets"),
+    "same_host": (same_host, "ranks on one machine by TCP, by Unix-domain sockets and by shared memory"),
     "compare": (compare, "two results of one benchmark: what became slower, beyond noise"),
     "profile": (profile, "where the time of an all-reduce goes, by perf"),
+    "figures": (figures, "docs/figures.md from the saved results"),
     "startup": (startup, "importing the package, asking for help"),
 }
 

@@ -1,4 +1,4 @@
-"""All-reduce with two values of one setting: two rings in the same processes, in turns, on this machine."""
+"""All-reduce with several values of one setting: a ring for each in the same processes, in turns, on this machine."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ from bench.units import duration, size_name
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two values of a setting, and by which of them the time of the other is divided."""
+    """Values of a setting, and which two of them are compared: the time of one is divided by that of the other."""
 
     name: str
     setting: str
@@ -72,4 +72,5 @@ class Pair:
             for cell in report["cells"]
         ]
         heading = f"| ranks | size | {' | '.join(self.values)} | {self.divided} / {self.by} | quartiles |"
-        return "\n".join([heading, "| --: | --: | --: | --: | --: | --- |", *rows])
+        aligned = "| --: | --: |" + " --: |" * len(self.values) + " --: | --- |"
+        return "\n".join([heading, aligned, *rows])

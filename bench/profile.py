@@ -25,6 +25,8 @@ GROUPS = (
     ("kernel: network", r"tcp|skb|sock|unix_|net|ip_|loopback|softirq|csum|qdisc|xmit"),
 )
 """What a symbol of the kernel or a library belongs to: the first that fits."""
+WAYS = ("tcp", "unix", "auto")
+LEAST_SECONDS = 0.5
 LINE = re.compile(r"^\s*([\d.]+)%\s+(\S+)\s+\[([.k])\]\s+(.+?)\s*$")
 
 
@@ -37,12 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    sizes = [parse_size(size) for size in options.sizes.split(",")]
+    sizes, ways = [parse_size(size) for size in options.sizes.split(",")], options.ways.split(",")
+    if unknown := set(ways) - set(WAYS):
+        raise SystemExit(f"bench: {', '.join(sorted(unknown))} is no way to talk; --ways takes {', '.join(WAYS)}")
+    if options.seconds < LEAST_SECONDS:
+        raise SystemExit(
+            f"bench: --seconds {options.seconds:g} is too short for a profile; {LEAST_SECONDS:g} is the least"
+        )
     print(describe_machine())
     cells = [
         cell
         for ranks in parse_counts(options.ranks)
-        for way in options.ways.split(",")
+        for way in ways
         for cell in profiles(ranks, way, sizes, options.seconds)
     ]
     report = {"machine": describe_machine(), "seconds": options.seconds, "cells": cells}

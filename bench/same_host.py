@@ -1,6 +1,6 @@
-"""Ranks on one machine, by TCP and by Unix-domain sockets: `python -m bench same_host [--ranks 2,4] [--sizes ...]`."""
+"""Ranks on one machine, by TCP, Unix-domain sockets, shared memory: `python -m bench same_host [--ranks 2,4]`."""
 
 from bench.pair import Pair
 
-PAIR = Pair("same_host", "same_host", ("tcp", "unix"), "tcp", by="unix", sizes="4KiB,64KiB,1MiB,16MiB,64MiB")
+PAIR = Pair("same_host", "same_host", ("tcp", "unix", "auto"), "unix", by="auto", sizes="4KiB,64KiB,1MiB,16MiB,64MiB")
 add_arguments, run, markdown = PAIR.add_arguments, PAIR.run, PAIR.markdown

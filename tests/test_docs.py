@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.speed import tables as speed
 
 from bench import (
     accuracy,
-    allreduce,
     backend,
     blocking,
     codecs_report,
+    figures,
     logging,
     nonfinite,
     protection,
@@ -34,8 +35,9 @@ def test_every_setting_is_in_the_documents() -> None:
 @pytest.mark.parametrize(
     ("result", "markdown", "document"),
     [
-        ("allreduce", allreduce.markdown, "README.md"),
+        ("speed", speed.readme, "README.md"),
         ("codecs", codecs_report.markdown, "docs/codecs.md"),
+        ("codecs", codecs_report.lesser_markdown, "docs/codecs.md"),
         ("accuracy", accuracy.markdown, "docs/codecs.md"),
         ("training", training.markdown, "README.md"),
         ("logging", logging.markdown, "docs/performance.md"),
@@ -51,6 +53,10 @@ def test_the_figures_are_those_of_the_last_saved_benchmark(
 ) -> None:
     report = json.loads((ROOT / "bench" / "results" / f"{result}.json").read_text())
     assert markdown(report) in (ROOT / document).read_text()
+
+
+def test_the_document_of_figures_is_made_of_the_results() -> None:
+    assert figures.document() == figures.DOCUMENT.read_text(), "run `python -m bench figures`"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ PROBES = {
     ADD: "add",
 }
 NOTHING = "-"
+README_BYTES = (4 * 2**10, 64 * 2**10, 2**20, 16 * 2**20, 64 * 2**20, 256 * 2**20)
 
 
 def by_place(report: dict[str, Any]) -> dict[tuple[int, int], dict[str, Cell]]:
@@ -37,8 +38,13 @@ def by_place(report: dict[str, Any]) -> dict[tuple[int, int], dict[str, Cell]]:
     return dict(sorted(places.items()))
 
 
+def readme(report: dict[str, Any]) -> str:
+    """The sizes that tell regimes apart."""
+    return markdown({**report, "cells": [cell for cell in report["cells"] if cell["bytes"] in README_BYTES]})
+
+
 def markdown(report: dict[str, Any]) -> str:
-    """The compact one, as the README shows it: times, and how many times as fast as gloo we are."""
+    """Times, and how many times as fast as gloo we are."""
     present = [name for name in COLUMNS if any(cell["contestant"] == name for cell in report["cells"])]
     ours = [name for name in OURS if name in present and GLOO in present]
     titles = ["ranks", "size", *(COLUMNS[name] for name in present), *(f"gloo / {COLUMNS[name]}" for name in ours)]
