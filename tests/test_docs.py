@@ -37,7 +37,6 @@ def test_every_setting_is_in_the_documents() -> None:
     [
         ("speed", speed.readme, "README.md"),
         ("codecs", codecs_report.markdown, "docs/codecs.md"),
-        ("codecs", codecs_report.lesser_markdown, "docs/codecs.md"),
         ("accuracy", accuracy.markdown, "docs/codecs.md"),
         ("training", training.markdown, "README.md"),
         ("logging", logging.markdown, "docs/performance.md"),
