@@ -34,8 +34,16 @@ def document() -> str:
         path = ROOT / "bench" / "results" / f"{result}.json"
         if path.exists():
             report = json.loads(path.read_text())
-            parts.append(f"## {heading}\n\n`python -m bench {result} --save`. {report['machine']}.\n\n{write(report)}")
+            command = f"python -m bench {result}{_options(report)} --save"
+            parts.append(f"## {heading}\n\n`{command}`. {report['machine']}.\n\n{write(report)}")
     return "\n\n".join(parts) + "\n"
+
+
+def _options(report: dict[str, Any]) -> str:
+    """Those that a report tells of itself."""
+    rounds = report.get("rounds", report["cells"][0].get("rounds"))
+    told = {"rounds": rounds, "seconds": report.get("seconds")}
+    return "".join(f" --{name} {value}" for name, value in told.items() if value is not None)
 
 
 def _speed(report: dict[str, Any]) -> str:
