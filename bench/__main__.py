@@ -1,8 +1,11 @@
 """`python -m bench [COMMAND]`, by default speed --short: see `python -m bench --help`."""
 
 import argparse
+import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 from bench import (
     accuracy,
@@ -52,7 +55,20 @@ def main() -> None:
         module.add_arguments(commands.add_parser(name, help=summary))
     options = parser.parse_args(sys.argv[1:] or ["speed", "--short"])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is ended
-    COMMANDS[options.command][0].run(options)
+    try:
+        COMMANDS[options.command][0].run(options)
+    finally:
+        end_children()
+
+
+def end_children() -> None:
+    """Who is still there: a signal may come while a process is being started, when nobody knows it yet."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for children in Path("/proc/self/task").glob("*/children"):
+        for child in map(int, children.read_text().split()):
+            with suppress(ProcessLookupError, ChildProcessError):  # it has ended meanwhile
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
 
 
 if __name__ == "__main__":
