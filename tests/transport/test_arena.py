@@ -10,6 +10,7 @@ from ringwide.errors import RemoteProtocolError
 from ringwide.transport.arena import (
     ARENA_DESCRIPTORS,
     FEWEST_SLOTS,
+    FREE,
     MOST_SLOTS,
     PAGE_BYTES,
     Incoming,
@@ -67,6 +68,17 @@ def test_a_slot_comes_back_when_it_was_released_and_not_before() -> None:
         incoming.release(2)
         incoming.release(0)
         assert {take(outgoing), take(outgoing)} == {0, 2}
+        assert outgoing.take() is None
+
+
+def test_only_the_bell_tells_that_a_slot_is_free() -> None:
+    """Memory alone may be seen in another order than it was written."""
+    with both_ends() as (outgoing, incoming):
+        for _ in range(SHAPE.slots):
+            take(outgoing)
+        incoming._states[0] = FREE
+        incoming.release(2)
+        assert outgoing.take() == 2
         assert outgoing.take() is None
 
 

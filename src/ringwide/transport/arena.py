@@ -5,9 +5,10 @@ socket. So nothing is left behind, whatever ends the two, and the size of /dev/s
 
 Rules:
 - A slot belongs to the writer until its number is sent, then to the reader until that releases it.
-- The first page holds one byte a slot: TAKEN or FREE. The reader frees a slot there and then rings the `bell`, an
-  eventfd; the writer looks at the page only after it has heard the bell. The kernel's lock in the bell orders the two:
-  what the reader has read is read before the writer writes again, on every processor.
+- Who releases slot n adds 2 to the power of n to the `bell`, an eventfd, and the writer uses a slot again only when it
+  has heard of it there: each slot is released once, so the sum tells which. The kernel's lock in the bell orders the
+  two: what the reader has read is read before the writer writes again, on every processor.
+- The first page holds one byte a slot, TAKEN or FREE. By it the reader knows a reference to a slot that is not its own.
 - The reader checks what it is handed: the right size, and sealed, so that it cannot shrink below the reader's feet.
 - The bell costs a system call, so it is heard only when no slot is known to be free: all slots are used in turn, and
   together they should fit into the cache.
@@ -26,7 +27,7 @@ from ringwide.errors import RemoteProtocolError
 PAGE_BYTES = 4096
 ARENA_BYTES = 4 * 1024 * 1024
 """About as much as waits between two ranks; only what is used of it becomes memory."""
-FEWEST_SLOTS, MOST_SLOTS = 4, 64
+FEWEST_SLOTS, MOST_SLOTS = 4, 32  # an eventfd counts up to 2 ** 64 - 2
 FREE, TAKEN = 0, 1
 ARENA_DESCRIPTORS = 4
 """What a lane takes beside its socket: a bell and, inside of `mmap`, a file for each direction."""
@@ -98,10 +99,10 @@ class Outgoing:
 
     def _listen(self) -> None:
         try:
-            os.eventfd_read(self.bell)
+            released = os.eventfd_read(self.bell)
         except BlockingIOError:
             return
-        self._free = [slot for slot, state in enumerate(self._states) if state == FREE]
+        self._free = [slot for slot in range(self.shape.slots) if released >> slot & 1]
 
     def close(self) -> None:
         for descriptor in (self._file, self.bell):
@@ -148,7 +149,7 @@ class Incoming:
     def release(self, slot: int) -> None:
         """It may be written to again."""
         self._states[slot] = FREE
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._bell, 1 << slot)
 
     def close(self) -> None:
         if self._bell >= 0:
