@@ -412,7 +412,7 @@ def test_a_discarded_bundle_does_not_give_its_memory_to_the_next() -> None:
     shelf = Shelf()
     leaves, signature = leaves_of(np.zeros(COUNT, np.float32))
     groups = groups_of(signature, lambda dtype: arithmetic_of(dtype, "sum", 2, half_precision="native"))
-    for end, reused in ((Bundle.discard, False), (Bundle.commit, True), (Bundle.give_back, True)):
+    for end, reused in ((Bundle.discard, False), (Bundle.give_back, True)):
         first = Bundle(leaves, groups, shelf)
         end(first)
         second = Bundle(leaves, groups, shelf)

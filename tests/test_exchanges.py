@@ -13,6 +13,7 @@ from local_ring import Everyone, error_of, on_every_rank
 from ringwide import Ring
 from ringwide.buckets import DTYPES
 from ringwide.collective.plan import EXPRESS_BYTES
+from ringwide.protocol.frame import DATA
 
 LARGE = 4_000_000
 CANCELLED = asyncio.CancelledError()
@@ -162,23 +163,31 @@ async def test_who_hears_that_another_gave_up_passes_it_on() -> None:
 
 
 async def test_one_that_gives_up_before_another_has_compared_is_heard_all_the_same() -> None:
-    """Rank 2 knows what all send, but has not begun: what rank 1 says meanwhile is kept for it."""
+    """Rank 2 does not know yet what rank 0 sends: what rank 1 says meanwhile is kept for it."""
     gave_up, both = Everyone(2), Everyone(2)
 
     async def act(ring: Ring) -> None:
         incoming = [np.full(5, -1.0) for _ in range(ring.size)]
-        exchanges = ring._engine.correspondence.exchanges
-        compare = exchanges._compare
+        dispatcher, exchanges = ring._engine.dispatcher, ring._engine.correspondence.exchanges
+        arrived, held = dispatcher.arrived, []
 
-        async def late(*arguments: Any) -> Any:
-            found = await compare(*arguments)
+        def hold(lane: Any, header: Any, payload: memoryview) -> None:
+            if header.kind == DATA and lane.peer == 0:
+                held.append((lane, header, bytes(payload)))
+            else:
+                arrived(lane, header, payload)
+
+        async def let_go() -> None:
             await gave_up.wait()
             while not exchanges._given_up:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            return found
+            dispatcher.arrived = arrived
+            for lane, header, payload in held:
+                arrived(lane, header, memoryview(payload))
 
         if ring.rank == 2:
-            exchanges._compare = late
+            dispatcher.arrived = hold
+            releasing = asyncio.create_task(let_go())
         task = asyncio.create_task(ring.exchange([np.ones(5)] * ring.size, incoming))
         if ring.rank == 1:
             while not ring._engine.correspondence.office.waits:  # noqa: ASYNC110
@@ -191,7 +200,8 @@ async def test_one_that_gives_up_before_another_has_compared_is_heard_all_the_sa
             assert isinstance(error, ringwide.CollectiveAborted)
             assert error.by == 1
             await both.wait()
-        exchanges._compare = compare
+        if ring.rank == 2:
+            await releasing
         await ring.barrier()
         assert not exchanges._open
         assert all((part == -1).all() for part in incoming)

@@ -36,20 +36,20 @@ async def test_a_peer_that_is_lost_is_named_to_all_that_wait() -> None:
             cut_connections(ring)
             await know.wait()
             return
-        place, other = np.full(5, -1.0), 2 - ring.rank
+        places, other = np.full((3, 5), -1.0), 2 - ring.rank
         tasks = [
-            asyncio.create_task(ring.receive(place, 1)),
-            asyncio.create_task(ring.receive(place)),
+            asyncio.create_task(ring.receive(places[0], 1)),
+            asyncio.create_task(ring.receive(places[1])),
             asyncio.create_task(ring.send(np.ones(5), to=1, tag=1)),
-            asyncio.create_task(ring.receive(place, other, tag=2)),
+            asyncio.create_task(ring.receive(places[2], other, tag=2)),
         ]
         await asyncio.sleep(0)
         await waiting.wait()
-        for late in (*tasks, ring.send(np.ones(1), to=other)):
-            error = await error_of(late)
+        errors = [await error_of(task) for task in tasks]
+        for error in (*errors, await error_of(ring.send(np.ones(1), to=other))):
             assert type(error) is ringwide.PeerLost
             assert error.rank == 1
-        assert (place == -1).all()
+        assert (places == -1).all()
         await know.wait()
 
     await on_every_rank(3, act, messages=True)

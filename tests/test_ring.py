@@ -238,24 +238,27 @@ calls = st.tuples(
 ).filter(lambda call: valid(call[2], call[1]))
 
 
-async def carry_out(ring: Ring, call: Call, seed: int) -> bool:
-    """Make this call and say whether the result was right."""
+def carry_out(ring: Ring, call: Call, seed: int) -> Awaitable[bool]:
+    """Make this call now, and say when it is over whether the result was right."""
     kind, op, dtype, shape, root = call
     parts = all_parts(ring.size, shape, dtype, seed)
     mine, root = parts[ring.rank].copy(), root % ring.size
     match kind:
         case "allreduce":
-            return np.array_equal(await ring.allreduce(mine, op), reference(parts, op))
+            return judged(ring.allreduce(mine, op), lambda sum_: np.array_equal(sum_, reference(parts, op)))
         case "reduce_scatter":
             flat = reference(parts, op).reshape(-1)
             share = flat[flat.size * ring.rank // ring.size : flat.size * (ring.rank + 1) // ring.size]
-            return np.array_equal(await ring.reduce_scatter(mine, op), share)
+            return judged(ring.reduce_scatter(mine, op), lambda part: np.array_equal(part, share))
         case "all_gather":
-            return all(np.array_equal(*pair) for pair in zip(await ring.all_gather(mine), parts, strict=True))
+            return judged(ring.all_gather(mine), lambda all_: all(map(np.array_equal, all_, parts)))
         case "broadcast":
-            return np.array_equal(await ring.broadcast(mine, root), parts[root])
-    await ring.barrier()
-    return True
+            return judged(ring.broadcast(mine, root), lambda sent: np.array_equal(sent, parts[root]))
+    return judged(ring.barrier(), lambda _: True)
+
+
+async def judged(call: Awaitable[Any], is_right: Callable[[Any], bool]) -> bool:
+    return is_right(await call)
 
 
 @given(
@@ -269,10 +272,9 @@ async def test_any_program_of_calls_gathered_by_some_ranks_and_awaited_one_by_on
     size: int, program: list[Call], config: dict[str, Any], gatherers: int
 ) -> None:
     async def act(ring: Ring) -> list[bool]:
-        acts = [carry_out(ring, call, seed) for seed, call in enumerate(program)]
         if gatherers >> ring.rank & 1:
-            return await asyncio.gather(*acts)
-        return [await one for one in acts]
+            return await asyncio.gather(*[carry_out(ring, call, seed) for seed, call in enumerate(program)])
+        return [await carry_out(ring, call, seed) for seed, call in enumerate(program)]
 
     right = await on_every_rank(size, act, segment_bytes=SMALLEST_SEGMENT, **config)
     assert right == [[True] * len(program)] * size
@@ -283,10 +285,10 @@ async def test_more_collectives_at_once_than_may_be_open(size: int) -> None:
     """Large and small ones, gathered by one rank and awaited one after the other by the next."""
     counts = [1, 100_000, 10, 5000] * 50
 
-    async def one(ring: Ring, seed: int, count: int) -> bool:
-        array = numbers_of(ring.rank, count, "float32", seed)
-        await ring.allreduce(array, op="sum")
-        return np.array_equal(array, reference(all_parts(size, count, "float32", seed), "sum"))
+    def one(ring: Ring, seed: int, count: int) -> Awaitable[bool]:
+        expected = reference(all_parts(size, count, "float32", seed), "sum")
+        sum_ = ring.allreduce(numbers_of(ring.rank, count, "float32", seed), op="sum")
+        return judged(sum_, lambda array: np.array_equal(array, expected))
 
     async def act(ring: Ring) -> list[bool]:
         if ring.rank % 2:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ringwide.claims import overlap_within
 from ringwide.codec.codec import Array
 from ringwide.collective.feedback import Label
 from ringwide.collective.numbers import Combiner, Numbers
@@ -78,6 +79,14 @@ class Leaf(Protocol):
 
     def require_writable(self, name: str | int) -> None: ...
 
+    def memory(self) -> Array | None:
+        """The caller's memory as an array, whatever its strides. None: it is on another device."""
+        ...
+
+    def is_as_it_was(self) -> bool:
+        """Has it the shape with which the call was made? Else the result has no place."""
+        ...
+
     def lies_flat(self, carrier: np.dtype[Any]) -> Array | None:
         """The caller's own memory as a flat array of the carrier's dtype, if it is that already."""
         ...
@@ -100,11 +109,20 @@ class ArrayLeaf:
         self.dtype, self.shape = _dtype_name(array.dtype), array.shape
         if self.dtype not in DTYPES:
             raise TypeError(f"{_called(name)} has dtype {array.dtype}; ringwide carries {', '.join(DTYPES)}")
-        self._array = array
+        if isinstance(array, np.ma.MaskedArray):
+            raise TypeError(f"{_called(name)} is a masked array, and its mask would be lost; pass .data or .filled(0)")
+        # A view of our own: what becomes of the caller's flags and shape meanwhile does not matter to the result.
+        self._array = array.view(np.ndarray)
 
     def require_writable(self, name: str | int) -> None:
         if not self._array.flags.writeable:
             raise ValueError(f"{_called(name)} is read-only, and the result is written into it; pass a copy")
+
+    def memory(self) -> Array:
+        return self._array
+
+    def is_as_it_was(self) -> bool:
+        return True
 
     def lies_flat(self, carrier: np.dtype[Any]) -> Array | None:
         if self._array.dtype == carrier and self._array.flags.c_contiguous:
@@ -142,9 +160,19 @@ class TensorLeaf:
                 f"{_called(name)} is an expanded tensor whose elements share memory; pass a copy (.contiguous())"
             )
 
+    def memory(self) -> Array | None:
+        tensor = self._tensor
+        if not tensor.is_cpu or tensor.is_neg():
+            return None
+        array: Array = (tensor.view(_torch().int16) if self.dtype == "bfloat16" else tensor).numpy()
+        return array
+
+    def is_as_it_was(self) -> bool:
+        return bool(self._tensor.shape == self.shape)
+
     def lies_flat(self, carrier: np.dtype[Any]) -> Array | None:
         tensor = self._tensor
-        if not tensor.is_cpu or not tensor.is_contiguous():
+        if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
             return None
         if self.dtype == "bfloat16":
             return tensor.view(_torch().int16).numpy().reshape(-1) if carrier == np.int16 else None
@@ -410,7 +438,8 @@ class Bundle:
     __slots__ = ("_borrowed", "_copied", "_copies", "_leaves", "_shelf", "numbers")
 
     def __init__(self, leaves: Sequence[Leaf], groups: Sequence[Group], shelf: Shelf, *, copies: bool = False) -> None:
-        self._leaves, self._shelf, self._copies = leaves, shelf, copies
+        self._leaves, self._shelf = leaves, shelf
+        self._copies = copies or _must_copy(leaves, groups)
         self._copied: list[tuple[Group, Array]] = []  # what is not used where it lies
         self._borrowed: list[Array] = []
         try:
@@ -433,12 +462,16 @@ class Bundle:
                 self._leaves[leaf].load(memory[start:stop])
         return Numbers(ours, saved, arithmetic.combine, arithmetic.finish, arithmetic.weight, group.label)
 
+    def check(self) -> None:
+        """Do the results of copies still fit where they belong?"""
+        if not all(self._leaves[leaf].is_as_it_was() for group, _ in self._copied for leaf, _, _ in group.pieces):
+            raise RuntimeError("a tensor was given another shape while its call was open; keep it as it is until then")
+
     def commit(self) -> None:
         """Write the results of copies into the caller's tensors."""
         for group, memory in self._copied:
             for leaf, start, stop in group.pieces:
                 self._leaves[leaf].store(memory[start:stop])
-        self.give_back()
 
     def give_back(self) -> None:
         """The buckets are free again."""
@@ -449,3 +482,15 @@ class Bundle:
         """After an error: this memory is not used again, whatever may still refer to it."""
         for memory in self._borrowed:
             self._shelf.drop(memory)
+
+
+def _must_copy(leaves: Sequence[Leaf], groups: Sequence[Group]) -> bool:
+    """Do tensors share memory, so that one of them, used where it lies, would change what another one brings?"""
+    if len(groups) < 2:
+        return False
+    return overlap_within(memory_of(leaves))
+
+
+def memory_of(leaves: Sequence[Leaf | None]) -> list[Array]:
+    """Of those that lie in this machine's memory."""
+    return [array for leaf in leaves if leaf is not None and (array := leaf.memory()) is not None]

@@ -1,34 +1,56 @@
-"""The calls of one rank's user, in the order in which they were made, and the task of each until it is over."""
+"""The calls of one rank's user: each takes its place in the order when it is made, whatever becomes of it afterwards.
+
+A method of the ring makes a `Call`. From then on it has a place: it begins at once, or when those before it on its
+channel let it. What fails here is a refusal at that place, of which the others hear under its number.
+
+Rules:
+- A call that is cancelled, closed, dropped or awaited on another loop is given up: its memory is the caller's again, as
+  it was before, and the others hear of it.
+- Results are written into packed tensors when the caller goes on, all of them or none. From the call until then the
+  memory is ours.
+- Nothing refers from a call to its error once it was raised, so that nothing waits for the garbage collector.
+"""
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from ringwide.collective.collective import Collective
+from ringwide.awaitable import Call, Failed, UnderWay, reason_of
+from ringwide.callers import NO_TASK, Caller, Callers, Descent
+from ringwide.claims import Claims, Occupant
+from ringwide.codec.codec import Array
+from ringwide.collective.channel import Channel, sequence_of
+from ringwide.collective.collective import Collective, Mark
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.early import WINDOW
-from ringwide.collective.numbers import Numbers
+from ringwide.collective.numbers import NOTHING, Numbers
 from ringwide.collective.plan import Plan
+from ringwide.errors import RingClosed, TensorInUse, fresh
 
-_CANCELLED = "its task was cancelled"
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+_LEFT = "this ring has been left; use it inside its `async with ringwide.join(...)` block"
+_NO_TASK = (
+    "a call was made outside of any task, by a callback of the event loop, so that no other rank can know its place in "
+    "the order of calls; make it in a task, or name a channel= for it"
+)
 TURN_SECONDS = 0.001
 """Calls that find their answers at once never sleep. After so long the event loop gets a turn all the same."""
 
 
-class Refusal(NamedTuple):
+class Refusal(Exception):
     """Why a call cannot take part, though the others may already wait for it."""
 
-    reason: str
-    """What the others are told."""
-    error: Callable[[int], Exception]
-    """What the caller gets, given the number that the call has all the same."""
-
-
-OnNumber = Callable[[int], object]
-"""on_number(number): a call has begun, whatever becomes of it."""
+    def __init__(self, reason: str, error: Callable[[int], Exception]) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        """What the others are told."""
+        self.error = error
+        """What the caller gets, given the number that the call has all the same."""
 
 
 class Looking(Protocol):
@@ -37,20 +59,99 @@ class Looking(Protocol):
     def look(self) -> bool: ...
 
 
-class _Call:
-    """One call of a user, from the moment it is made."""
+class Prepared(Generic[T]):
+    """What a call brings to its collective, and what becomes of that. This one brings nothing of the caller's."""
 
-    number = 0  # when it is known
+    __slots__ = ("numbers", "plan", "value")
+
+    def __init__(self, plan: Plan, numbers: Sequence[Numbers], value: T) -> None:
+        self.plan, self.numbers, self.value = plan, numbers, value
+
+    def written(self) -> Sequence[Array]:
+        """The caller's memory that it writes to."""
+        return ()
+
+    def read(self) -> Sequence[Array]:
+        """The caller's memory that it reads until it is over."""
+        return ()
+
+    def check(self) -> None:
+        """Can the result be written where it belongs? If this raises, nothing of the caller's changes."""
+
+    def commit(self) -> T:
+        """Write it there, and say what the caller gets. What was interrupted is done once more, as a whole."""
+        return self.value
+
+    def give_back(self) -> None:
+        """Memory that was borrowed is free again."""
+
+    def discard(self) -> None:
+        """It has failed: this memory is not used again, whatever may still refer to it."""
+
+    def go_on(self, number: int, on_done: "Callable[[Exception | None], None]") -> bool:
+        """The collective is over. True: the call is not, and will say when."""
+        return False
+
+    def give_up(self, number: int, cause: BaseException) -> None:
+        """The call has failed, or nobody wants it any more, though its collective has begun."""
+
+
+class InPlace(Prepared[T]):
+    """Memory of the caller's that is used where it lies, without anything to pack."""
+
+    __slots__ = ()
+
+    def written(self) -> Sequence[Array]:
+        return [numbers.ours for numbers in self.numbers]
+
+
+class Message(UnderWay[T_co], Occupant, Protocol[T_co]):
+    """A message to or from another rank."""
+
+    on_settled: Callable[[], object]
+    """To be called when its caller has its memory again."""
+
+    def begin(self) -> None: ...
+
+
+class _Entry(Generic[T]):
+    """One call, from the moment it is made."""
+
+    refusal: Refusal | None = None
+    prepared: Prepared[T] | None = None  # what it brings, when that is known
+    number = 0  # when it has one
     collective: Collective | None = None  # while it is open
+    succeeded: Collective | None = None
     outcome: asyncio.Future[None] | None = None  # for its task to await, if it has to
+    given_up: str | None = None  # before its turn came: why
+    ended = False  # its collective has
     over = False
     error: Exception | None = None
-    succeeded: Collective | None = None
 
-    def __init__(
-        self, plan: Plan, numbers: Sequence[Numbers], refusal: Refusal | None, on_number: OnNumber | None
-    ) -> None:
-        self.plan, self.numbers, self.refusal, self.on_number = plan, numbers, refusal, on_number
+    def __init__(self, calls: "Calls", queue: "_Queue", caller: Caller) -> None:
+        self._calls, self.queue = calls, queue
+        self.mark = Mark(caller.next_mark(), caller.title, caller.calls)
+
+    @property
+    def lingers(self) -> bool:
+        return self.prepared is not None and self.prepared.plan.express
+
+    def give_up(self, cause: BaseException) -> None:
+        self._calls.give_up(self, cause)
+
+    def settle(self) -> T:
+        return self._calls.settle(self)
+
+
+class _Queue:
+    """The calls of one channel whose turn has not come, and how many are under way."""
+
+    __slots__ = ("callers", "channel", "running", "waiting")
+
+    def __init__(self, channel: Channel, callers: Callers) -> None:
+        self.channel, self.callers = channel, callers
+        self.waiting: deque[_Entry[Any]] = deque()
+        self.running = 0
 
 
 class Calls:
@@ -63,114 +164,258 @@ class Calls:
         express_lanes: Callable[[Sequence[int]], Sequence[Looking]],
         linger_seconds: float,
         leaving: Callable[[], bool],
+        descent: Descent | None = None,
+        time: Callable[[], float] = perf_counter,
     ) -> None:
+        self._time = time
         self._dispatcher, self._express_lanes, self.linger_seconds = dispatcher, express_lanes, linger_seconds
         self._leaving = leaving  # this process was told to end
-        self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_Call] = deque()  # those whose turn has not come
+        self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
+        self.on_behalf_of: object | None = None  # who calls, if it is not the running task
+        self._queues = {"": _Queue(dispatcher.channels.default, Callers(descent or Descent()))}
+        self.claims = Claims()
         self._running = 0
         self._running_since = self._running_seconds = 0.0
-        self._turned_at = perf_counter()  # when the event loop has had a turn
+        self._turned_at = self._time()  # when the event loop has had a turn
         self.made = 0
+        self.left = False
 
     @property
     def running_seconds(self) -> float:
         """The time in which any call was under way."""
-        now = perf_counter() - self._running_since if self._running else 0.0
+        now = self._time() - self._running_since if self._running else 0.0
         return self._running_seconds + now
 
-    async def make(
-        self,
-        plan: Plan,
-        numbers: Sequence[Numbers],
-        refusal: Refusal | None = None,
-        on_number: OnNumber | None = None,
-    ) -> int:
-        """Carry out a plan together with the other ranks, or let them know at its turn that it is refused.
+    # -- a call is made
 
-        Returns the number that it has on all ranks.
-        """
-        call = _Call(plan, numbers, refusal, on_number)
+    def make(self, prepare: Callable[[], Prepared[T]], channel: str = "") -> Call[T]:
+        """A call that brings what `prepare` returns. Whatever that raises is a refusal."""
+        queue = self._queues.get(channel) or self._new_queue(channel)
+        if threading.get_ident() != self.thread:
+            self._refuse_thread(queue)
+        who = self.on_behalf_of or asyncio.current_task(self.loop) or NO_TASK
+        entry: _Entry[T] = _Entry(self, queue, queue.callers.find(who))
+        queue.waiting.append(entry)
         try:
-            if self._waiting or refusal is not None or self._running == WINDOW:
-                self._waiting.append(call)
-                self._start_waiting()
-            else:
-                self._start(call)
-            if plan.express and self._running == 1 and self.linger_seconds:
-                self._linger(call)
-            if not call.over:
-                call.outcome = self._loop.create_future()
-                await call.outcome
-                self._turned_at = perf_counter()
-            elif perf_counter() - self._turned_at > TURN_SECONDS:
-                await asyncio.sleep(0)
-                self._turned_at = perf_counter()
-        except asyncio.CancelledError:
-            self._cancel(call)
+            self._prepare(entry, prepare)
+            self._start_waiting(queue)
+            return Call(entry, self)
+        except BaseException as cause:  # of a signal's handler, for example: nobody will ever hold this call
+            self.give_up(entry, cause)
+            self._start_waiting(queue)
             raise
-        if call.error is not None:
-            raise call.error
-        return call.number
 
-    def _linger(self, call: _Call) -> None:
+    def _prepare(self, entry: _Entry[T], prepare: Callable[[], Prepared[T]]) -> None:
+        try:
+            if self.left:
+                raise RingClosed(_LEFT)
+            if entry.mark.caller == NO_TASK.name and not entry.queue.channel.name:
+                raise RuntimeError(_NO_TASK)
+            prepared = prepare()
+            if not self.claims.open(prepared):
+                prepared.discard()
+                what = prepared.plan.what
+                raise Refusal("it uses a tensor of another open call", lambda n: TensorInUse(number=n, what=what))
+            entry.prepared = prepared
+        except Refusal as refusal:
+            entry.refusal = refusal.with_traceback(None)
+        except Exception as error:
+            raised = error.with_traceback(None)
+            entry.refusal = Refusal(f"it could not begin: {_words(error)}", lambda _: raised)
+
+    def _new_queue(self, name: str) -> _Queue:
+        if not isinstance(name, str):
+            raise TypeError(f"channel {name!r} is a {type(name).__name__}; it must be a string")
+        queue = self._queues[name] = _Queue(self._dispatcher.channels.named(name), Callers())
+        return queue
+
+    def _refuse_thread(self, queue: _Queue) -> None:
+        """It is a call all the same: without a number for it, later ones would be paired with the wrong ones."""
+        reason = "it was made outside of the event loop's thread"
+        self.loop.call_soon_threadsafe(self._dispatcher.skip, reason, queue.channel)
+        raise RuntimeError(_wrong_thread())
+
+    def make_message(self, prepare: "Callable[[], Message[T]]") -> Call[T]:
+        """A message has no number. It is sent or expected from now on, and what fails is this rank's matter."""
+        try:
+            if threading.get_ident() != self.thread:
+                raise RuntimeError(_wrong_thread())
+            if self.left:
+                raise RingClosed(_LEFT)
+            message = prepare()
+            if not self.claims.open(message):
+                raise TensorInUse(number=0, what=str(message))
+            message.on_settled = partial(self.claims.close, message)
+            try:
+                message.begin()
+            except BaseException:
+                message.on_settled()
+                raise
+            return Call(message, self)
+        except Exception as error:
+            return Call(Failed(fresh(error)), self)
+
+    # -- its turn
+
+    def _start_waiting(self, queue: _Queue) -> None:
+        waiting = queue.waiting
+        while waiting and queue.running < WINDOW:
+            entry = waiting[0]
+            if entry.prepared is None and entry.refusal is None and entry.given_up is None:
+                return  # what it brings is still being found out, by a call that this one was made in the middle of
+            waiting.popleft()
+            if self.left:
+                self._refuse(entry, lambda _: RingClosed(_LEFT))
+            elif entry.given_up is not None:
+                self._dispatcher.skip(entry.given_up, queue.channel)
+            elif entry.refusal is not None:
+                entry.number = self._dispatcher.skip(entry.refusal.reason, queue.channel)
+                self._refuse(entry, entry.refusal.error)
+            else:
+                self._start(entry)
+
+    def _refuse(self, entry: _Entry[Any], error: Callable[[int], Exception]) -> None:
+        entry.refusal = None
+        self._over(entry, error(sequence_of(entry.number)))
+
+    def _start(self, entry: _Entry[Any]) -> None:
+        prepared, queue = entry.prepared, entry.queue
+        assert prepared is not None
+        if not self._running:
+            self._running_since = self._time()
+        self._running += 1
+        queue.running += 1
+        self.made += 1
+        entry.number = queue.channel.next
+        plan, numbers = prepared.plan, prepared.numbers
+        if len(numbers) < len(plan.parts):
+            numbers = [*numbers, *[NOTHING] * (len(plan.parts) - len(numbers))]
+        on_end = partial(self._end, entry)
+        try:
+            collective = self._dispatcher.submit(plan, numbers, on_end, channel=queue.channel, mark=entry.mark)
+        except Exception as error:  # this call's, though another one's end may have started it
+            self._end(entry, error.with_traceback(None))
+            return
+        if not entry.ended:
+            entry.collective = collective
+        elif entry.error is None:
+            entry.succeeded = collective
+
+    def _end(self, entry: _Entry[Any], error: Exception | None) -> None:
+        """Its collective has ended, and so has the call, unless it goes on beyond that."""
+        entry.ended = True
+        if error is None:
+            entry.succeeded = entry.collective
+        self._make_room(entry)
+        prepared = entry.prepared
+        assert prepared is not None
+        if error is not None:
+            prepared.give_up(entry.number, error)
+        elif prepared.go_on(entry.number, partial(self._over, entry)):
+            return
+        self._over(entry, error)
+
+    def _make_room(self, entry: _Entry[Any]) -> None:
+        """Its collective is not open any more: another one may be."""
+        entry.collective, queue = None, entry.queue
+        self._running -= 1
+        queue.running -= 1
+        if not self._running:
+            self._running_seconds += self._time() - self._running_since
+        if queue.waiting:
+            self.loop.call_soon(self._start_waiting, queue)
+
+    def _over(self, entry: _Entry[Any], error: Exception | None) -> None:
+        entry.over, entry.error = True, error
+        if entry.outcome is not None and not entry.outcome.done():
+            entry.outcome.set_result(None)
+
+    # -- its end
+
+    def settle(self, entry: _Entry[T]) -> T:
+        """It is over, and its caller goes on: with the result, or with the error."""
+        prepared, error = entry.prepared, entry.error
+        entry.prepared = entry.error = None
+        try:
+            if error is not None:
+                if prepared is not None:
+                    prepared.discard()
+                raise error
+            assert prepared is not None
+            return self._commit(entry, prepared)
+        finally:
+            if prepared is not None:
+                self.claims.close(prepared)
+            del error, prepared
+
+    def _commit(self, entry: _Entry[T], prepared: Prepared[T]) -> T:
+        try:
+            prepared.check()
+        except BaseException:
+            self._undo(entry)
+            prepared.discard()
+            raise
+        try:
+            return prepared.commit()
+        except BaseException:  # of a signal's handler: nothing may stay half written
+            prepared.commit()
+            raise
+        finally:
+            prepared.give_back()
+
+    def give_up(self, entry: _Entry[Any], cause: BaseException) -> None:
+        """Its caller does not want it any more, and finds its tensors as they were."""
+        prepared, entry.prepared, entry.error = entry.prepared, None, None
+        if entry.collective is not None:
+            self._dispatcher.abort(entry.collective, reason_of(cause), leaving=self._leaving())
+            self._make_room(entry)
+        elif not entry.number:
+            entry.given_up = reason_of(cause)
+        if prepared is not None:
+            if entry.number and not entry.over:
+                prepared.give_up(entry.number, cause)
+            self._undo(entry)
+            prepared.discard()
+            self.claims.close(prepared)
+        entry.over = True
+
+    def _undo(self, entry: _Entry[Any]) -> None:
+        if entry.succeeded is not None:
+            entry.succeeded.undo()
+            entry.succeeded = None
+
+    # -- waiting
+
+    def linger(self, entry: _Entry[Any]) -> None:
         """Look for the answer before going to sleep: to wake up often takes longer than the answer.
 
         Without giving the core away between looks: the scheduler would take that for a wish to wait for long.
         """
-        while call.collective is not None:
-            lanes = self._express_lanes(call.collective.waiting_for())
-            deadline = perf_counter() + self.linger_seconds
+        if not self.linger_seconds or self._running != 1 or not entry.lingers:
+            return
+        while entry.collective is not None:
+            lanes = self._express_lanes(entry.collective.waiting_for())
+            deadline = self._time() + self.linger_seconds
             while not any(lane.look() for lane in lanes):
-                if perf_counter() > deadline:
+                if self._time() > deadline:
                     return
 
-    def _cancel(self, call: _Call) -> None:
-        if call.collective is not None:
-            self._dispatcher.abort(call.collective, _CANCELLED, leaving=self._leaving())
-            self._end(call, None)
-        elif call.succeeded is not None:
-            call.succeeded.undo()
+    def turned(self) -> None:
+        """The event loop has had a turn."""
+        self._turned_at = self._time()
 
-    def _start_waiting(self) -> None:
-        while self._waiting and self._running < WINDOW:
-            call = self._waiting.popleft()
-            if call.outcome is not None and call.outcome.cancelled():
-                self._dispatcher.skip(_CANCELLED)
-            elif call.refusal is not None:
-                self._count_in()
-                self._end(call, call.refusal.error(self._dispatcher.skip(call.refusal.reason)))
-            else:
-                self._start(call)
+    @property
+    def turn_is_due(self) -> bool:
+        return self._time() - self._turned_at > TURN_SECONDS
 
-    def _count_in(self) -> None:
-        if not self._running:
-            self._running_since = perf_counter()
-        self._running += 1
 
-    def _start(self, call: _Call) -> None:
-        self._count_in()
-        self.made += 1
-        try:
-            collective = self._dispatcher.submit(call.plan, call.numbers, partial(self._end, call))
-        except Exception as error:  # this call's, though another one's end may have started it
-            self._end(call, error)
-            return
-        call.number = collective.number
-        if call.on_number is not None:
-            call.on_number(call.number)
-        if not call.over:
-            call.collective = collective
-        elif call.error is None:
-            call.succeeded = collective
+def _wrong_thread() -> str:
+    return (
+        f"a call was made in thread {threading.current_thread().name!r}, and its ring lives on another one's event "
+        "loop; make it there, or use join_blocking"
+    )
 
-    def _end(self, call: _Call, error: Exception | None) -> None:
-        call.succeeded = call.collective if error is None else None
-        call.collective, call.over, call.error = None, True, error
-        self._running -= 1
-        if not self._running:
-            self._running_seconds += perf_counter() - self._running_since
-        if self._waiting:
-            self._loop.call_soon(self._start_waiting)
-        if call.outcome is not None and not call.outcome.done():
-            call.outcome.set_result(None)
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -36,8 +36,11 @@ class Collected:
             return [self._leaf.like(part, self._leaf.shape) for part in parts]
         if not self._in_place:
             self._into.store(ours)
-        self._shelf.give_back(self._memory)
         return None
+
+    def give_back(self) -> None:
+        if self._into is not None:
+            self._shelf.give_back(self._memory)
 
     def discard(self) -> None:
         """After an error: what others sent is out of the caller's memory again, and so must be what we put there."""

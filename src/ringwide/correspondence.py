@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from ringwide.buckets import Shelf
 from ringwide.collective.dispatch import Dispatcher
+from ringwide.collective.plan import Planner
 from ringwide.config import RingConfig
-from ringwide.exchange import Compare, Exchanges
+from ringwide.exchange import Exchanges
 from ringwide.mail.office import PostOffice
 from ringwide.messages import Messages
 from ringwide.transport.link import Link
@@ -28,7 +29,7 @@ def correspondence(
     dispatcher: Dispatcher,
     config: RingConfig,
     shelf: Shelf,
-    compare: Compare,
+    planner: Planner,
     leaving: Callable[[], bool],
 ) -> Correspondence:
     """What waits for a message is looked at together with the collectives, and ends when the ring does."""
@@ -48,8 +49,8 @@ def correspondence(
         shelf,
         rank=rank,
         size=1 + len(links),
-        compare=compare,
-        called=lambda: dispatcher.called,
+        planner=planner,
+        is_ahead=dispatcher.channels.is_ahead,
         leaving=leaving,
     )
     return Correspondence(office, Messages(office, shelf, leaving=leaving), exchanges)

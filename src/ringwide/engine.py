@@ -8,19 +8,19 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from ringwide.buckets import Shelf
-from ringwide.calls import Calls, OnNumber, Refusal
+from ringwide.callers import Descent
+from ringwide.calls import Calls, Prepared
 from ringwide.codec import registry
 from ringwide.codec.codec import Array
 from ringwide.collective.coder import Coder
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.numbers import Numbers
-from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
+from ringwide.collective.plan import BucketShape, Kind, Planner, Request
 from ringwide.collective.workshop import Workshop
 from ringwide.config import RingConfig
 from ringwide.connections import Connections
@@ -37,8 +37,6 @@ MUST_BE_EQUAL = (
     *("segment_bytes", "lanes", "messages", "algorithm", "doubling_bytes", "half_precision"),
     *("codec", "allow_lossy", "threshold_bytes"),
 )
-_LEFT = "this ring has been left; use it inside its `async with ringwide.join(...)` block"
-_NOTHING = Numbers(np.empty(0, np.uint8), None, np.add)
 _CORES_LIMIT = 1024
 _MOST_THREADS = 4
 """More cannot be kept busy by one link."""
@@ -47,7 +45,14 @@ _MOST_THREADS = 4
 class Engine:
     """The engine of one rank."""
 
-    def __init__(self, rank: int, addresses: Sequence[Address], config: RingConfig, told: Farewell) -> None:
+    def __init__(
+        self,
+        rank: int,
+        addresses: Sequence[Address],
+        config: RingConfig,
+        told: Farewell,
+        descent: Descent | None = None,
+    ) -> None:
         self._rank, self._size, self.config = rank, len(addresses), config
         self._address = addresses[rank]
         sockets = SocketSettings(config.buffer_bytes, config.keepalive_seconds, config.user_timeout_seconds)
@@ -78,15 +83,15 @@ class Engine:
             algorithm=config.algorithm,
             doubling_bytes=config.largest_doubling_bytes,
         )
-        self._calls = Calls(
+        self.calls = Calls(
             self.dispatcher,
             express_lanes=self.connections.express_lanes,
             linger_seconds=config.linger_seconds,
             leaving=lambda: told.due,
+            descent=descent,
         )
         self.shelf = Shelf()
         self._correspondence = self._make_correspondence(told) if config.messages else None
-        self.left = False
 
     def _make_correspondence(self, told: Farewell) -> Correspondence:
         return correspondence(
@@ -95,49 +100,25 @@ class Engine:
             dispatcher=self.dispatcher,
             config=self.config,
             shelf=self.shelf,
-            compare=self._compare,
+            planner=self.planner,
             leaving=lambda: told.due,
         )
 
     def __str__(self) -> str:
-        return "left" if self.left else str(self.dispatcher.over or "joined")
+        return "left" if self.calls.left else str(self.dispatcher.over or "joined")
 
     # -- while it runs
 
-    def run(
-        self,
-        plan: Plan,
-        numbers: Sequence[Numbers] = (),
-        refusal: Refusal | None = None,
-        on_number: OnNumber | None = None,
-    ) -> Coroutine[Any, Any, int]:
-        """Carry out a plan together with the other ranks, or let them hear why not. Returns the number of the call."""
-        if self.left:
-            raise RingClosed(_LEFT)
-        if len(numbers) < len(plan.parts):
-            numbers = [*numbers, *[_NOTHING] * (len(plan.parts) - len(numbers))]
-        return self._calls.make(plan, numbers, refusal, on_number)
-
     @property
     def correspondence(self) -> Correspondence:
-        if self.left:
-            raise RingClosed(_LEFT)
         if self._correspondence is None:
             raise ConfigError("this ring carries no messages: join it with RingConfig(messages=True), on every rank")
         return self._correspondence
 
-    async def _compare(self, row: Array, what: str, on_number: OnNumber) -> tuple[int, Array]:
-        """The rows of all ranks, and the number of the call by which they were told, as soon as it has one."""
-        rows = np.empty((self._size, *row.shape), row.dtype)
-        rows[self._rank] = row
-        request = Request(Kind.EXCHANGE, what, (BucketShape(str(row.dtype), rows.size, row.itemsize),))
-        number = await self.run(self.planner.plan(request), [Numbers(rows.reshape(-1), None, np.add)], None, on_number)
-        return number, rows
-
     def statistics(self) -> statistics.Statistics:
         return statistics.Statistics(
-            collectives=self._calls.made,
-            network_seconds=self._calls.running_seconds,
+            collectives=self.calls.made,
+            network_seconds=self.calls.running_seconds,
             buffer_bytes_asked=self.config.buffer_bytes,
             links=statistics.of_links(self.links.values(), self.dispatcher.ledgers, self._liveness.slowness),
             threshold_bytes=None if self.coder is None else self.coder.threshold.reported,
@@ -167,7 +148,7 @@ class Engine:
         self._liveness.start()
         cores, ranks = os.sched_getaffinity(0), self.connections.ranks_on_this_host()
         if ranks > len(cores):
-            self._calls.linger_seconds = 0.0  # those with the answer need the cores
+            self.calls.linger_seconds = 0.0  # those with the answer need the cores
         if self.coder is not None:
             self.coder.threads = _threads(config, len(cores) // ranks - 1)
             self._workshop.staff(self.coder.threads)
@@ -197,16 +178,17 @@ class Engine:
         are there? Those of all together, because ranks that are pinned to a core each do not take turns.
         """
         request = Request(Kind.BARRIER, "who is where", (BucketShape("uint8", found.size, 1),))
+        bring = Prepared(self.planner.plan(request), [Numbers(found, None, np.bitwise_or)], None)
         try:
             async with asyncio.timeout(seconds):
-                await self.run(self.planner.plan(request), [Numbers(found, None, np.bitwise_or)])
+                await self.calls.make(lambda: bring)
         except TimeoutError as error:
             missing, limit = ["ranks that wait for others"], self.config.start_timeout_seconds
             raise StartTimeout(rank=self._rank, missing=missing, seconds=limit) from error
 
     async def leave(self, reason: str) -> None:
         """Say goodbye, let the last bytes get there, close everything."""
-        self.left = True
+        self.calls.left = True
         self.dispatcher.parting.on_over = None
         try:
             await self.connections.stop_listening()

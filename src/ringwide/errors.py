@@ -11,7 +11,8 @@
     │   │   └── MessageMismatch         ... one of a message and another of where it goes
     │   ├── CollectiveAborted       another rank gave up on it; the ring works on
     │   ├── CollectiveTimeout       no progress until the deadline; the ring works on
-    │   └── NonfiniteInput          NaN or infinity, and on_nonfinite: raise; the ring works on
+    │   ├── NonfiniteInput          NaN or infinity, and on_nonfinite: raise; the ring works on
+    │   └── TensorInUse             yours: another open call has the same memory; the ring works on
     ├── PeerLost                a peer is gone; this ring is over, join a new one         exit 5
     │   └── PeerLeft                ... and it said goodbye first
     ├── RemoteProtocolError     a peer sent bytes that break the rules; ring over         exit 6
@@ -23,10 +24,24 @@ error of its own: it must never get that far (`ringwide.node`, which looks for o
 """
 
 from collections.abc import Sequence
+from typing import TypeVar
+
+AnyError = TypeVar("AnyError", bound=BaseException)
 
 
 def ranks_named(ranks: Sequence[int]) -> str:
     return ", ".join(f"rank {rank}" for rank in ranks) or "nobody in particular"
+
+
+def fresh(error: AnyError) -> AnyError:
+    """The same error, to be raised once more.
+
+    An exception that is raised again and again collects the frames of all who raised it, with all that they refer to.
+    """
+    again = type(error).__new__(type(error), *error.args)
+    again.args = error.args
+    again.__dict__.update(error.__dict__)
+    return again
 
 
 class RingwideError(RuntimeError):
@@ -145,6 +160,17 @@ class NonfiniteInput(CollectiveError):
             number=number,
         )
         self.rank, self.tensor, self.index, self.value = rank, tensor, index, value
+
+
+class TensorInUse(CollectiveError):
+    """Memory that an open call reads or writes was given to another one. The others get `CollectiveAborted`."""
+
+    def __init__(self, *, number: int, what: str) -> None:
+        super().__init__(
+            f"{_named(number, what)}: some of its memory belongs to a call that is still open; "
+            "await that call before this one, or pass a copy",
+            number=number,
+        )
 
 
 class PeerLost(RingwideError):

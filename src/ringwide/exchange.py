@@ -11,25 +11,26 @@ give up their own messages, so that all name the rank with which it began, whome
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ringwide.buckets import DTYPES, Leaf, Shelf
+from ringwide.awaitable import reason_of
+from ringwide.buckets import DTYPES, Leaf, Shelf, memory_of
+from ringwide.calls import Prepared
 from ringwide.codec.codec import Array
-from ringwide.errors import CollectiveAborted, CollectiveMismatch, RemoteProtocolError
+from ringwide.collective.channel import sequence_of
+from ringwide.collective.numbers import Numbers
+from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
+from ringwide.errors import CollectiveAborted, CollectiveMismatch, RemoteProtocolError, fresh
 from ringwide.mail.desk import AnyLetter
 from ringwide.mail.office import PostOffice
-from ringwide.messages import CANCELLED, Parcel, flat_of, nbytes_of, new_outcome, outgoing, settles
+from ringwide.messages import Parcel, flat_of, nbytes_of, outgoing
 from ringwide.protocol.mail import Space
 
 _REMEMBERED = 1024
 _DTYPES_AT_MOST = 16
 
-Compare = Callable[[Array, str, Callable[[int], object]], Awaitable[tuple[int, Array]]]
-"""compare(row, what, on_number): the number of the collective by which all ranks tell their rows, and all rows.
-
-on_number(number) is called when that one has begun."""
 Leaves = Sequence[Leaf | None]
 
 
@@ -43,113 +44,157 @@ class Exchanges:
         *,
         rank: int,
         size: int,
-        compare: Compare,
-        called: Callable[[], int],
+        planner: Planner,
+        is_ahead: Callable[[int], bool],
         leaving: Callable[[], bool],
     ) -> None:
-        self._office, self._shelf, self._rank = office, shelf, rank
+        self.office, self.shelf, self.rank, self.size = office, shelf, rank, size
+        self._planner, self._is_ahead, self._leaving = planner, is_ahead, leaving
         self._ranks = frozenset(map(str, range(size)))
-        self._compare, self._called, self._leaving = compare, called, leaving
-        self._open: dict[int, asyncio.Future[None]] = {}
-        self._names: dict[int, str] = {}
+        self._open: dict[int, Exchange] = {}
         self._given_up: dict[int, tuple[int, str]] = {}  # by others, where we have not got that far: by whom, and why
         office.on_exchange_given_up = self.hear_given_up
 
-    async def run(self, outgoing_: Leaves, incoming: Leaves, what: str) -> None:
+    def prepared(self, outgoing_: Leaves, incoming: Leaves, what: str, *, gated: bool) -> "Exchange":
         row = np.stack([_figures(outgoing_), _figures(incoming)])
-        begun: list[int] = []
-        try:
-            number, rows = await self._compare(row, what, begun.append)
-        except CollectiveMismatch:  # nobody has got any further
-            raise
-        except BaseException as error:
-            for number in begun:
-                self._give_up(number, (), error)
-            raise
-        _check(rows, number, what)
-        await self._carry_out(number, what, outgoing_, incoming)
+        rows = np.empty((self.size, *row.shape), row.dtype)
+        rows[self.rank] = row
+        request = Request(Kind.EXCHANGE, what, (BucketShape(str(row.dtype), rows.size, row.itemsize),))
+        return Exchange(self, self._planner.plan(request, gated=gated), rows, outgoing_, incoming, what)
 
-    async def _carry_out(self, number: int, what: str, outgoing_: Leaves, incoming: Leaves) -> None:
-        outcome = self._open[number] = new_outcome()
-        self._names[number] = what
-        parcels: list[Parcel] = []
-        letters: list[AnyLetter] = []
-        try:
-            if number in self._given_up:
-                raise self._aborted(number, *self._given_up.pop(number))
-            own = None if (mine := outgoing_[self._rank]) is None else flat_of(mine).copy()
-            self._post(number, outgoing_, incoming, outcome, parcels, letters)
-            await outcome
-        except BaseException as error:
-            self._give_up(number, letters, error)
-            for parcel in parcels:
-                parcel.discard()
-            raise
-        finally:
-            del self._open[number], self._names[number]
-        for parcel in parcels:
-            parcel.commit()
-        place = incoming[self._rank]
-        if place is not None and own is not None:
-            place.store(own)
+    def opened(self, number: int, exchange: "Exchange") -> None:
+        """All that is sent and expected fits. `CollectiveAborted` if somebody has given up already."""
+        self._open[number] = exchange
+        if number in self._given_up:
+            raise exchange.aborted(number, *self._given_up.pop(number))
 
-    def _post(
-        self,
-        number: int,
-        outgoing_: Leaves,
-        incoming: Leaves,
-        outcome: "asyncio.Future[None]",
-        parcels: list[Parcel],
-        letters: list[AnyLetter],
-    ) -> None:
-        """Every message in both directions; those to receive first, so that what comes has a place."""
-        settle, missing = settles(outcome), 1
+    def closed(self, number: int) -> None:
+        self._open.pop(number, None)
 
-        def on_done(error: Exception | None) -> None:
-            nonlocal missing
-            missing -= 1
-            if error is not None or not missing:
-                settle(error)
-
-        for peer, leaf in _others(incoming, self._rank):
-            parcel = Parcel(leaf, self._shelf, on_done, source=peer, tag=number, space=Space.EXCHANGES)
-            missing += 1
-            parcels.append(parcel)
-            letters.append(parcel.letter)
-            self._office.receive(parcel.letter)
-        for peer, leaf in _others(outgoing_, self._rank):
-            letter = outgoing(leaf, self._office, on_done, to=peer, tag=number, space=Space.EXCHANGES)
-            missing += 1
-            letters.append(letter)
-            self._office.send(letter)
-        on_done(None)
-
-    def _give_up(self, number: int, letters: Sequence[AnyLetter], error: BaseException) -> None:
-        cancelled = isinstance(error, asyncio.CancelledError)
-        leaving = cancelled and self._leaving()
-        by, reason = self._rank, CANCELLED if cancelled else str(error) or repr(error)
-        if isinstance(error, CollectiveAborted) and error.number == number:
-            by, reason = error.by, error.reason
-        self._office.give_up_exchange(number, f"{by} {reason}", leaving=leaving)
+    def tell_given_up(self, number: int, letters: Sequence[AnyLetter], cause: BaseException) -> None:
+        """To all others, and name the rank with which it began."""
+        leaving = isinstance(cause, asyncio.CancelledError) and self._leaving()
+        by, reason = self.rank, str(cause) if isinstance(cause, Exception) and str(cause) else reason_of(cause)
+        if isinstance(cause, CollectiveAborted):
+            by, reason = cause.by, cause.reason
+        self.office.give_up_exchange(number, f"{by} {reason}", leaving=leaving)
         for letter in letters:
-            self._office.give_up(letter, reason, leaving=leaving)
+            self.office.give_up(letter, reason, leaving=leaving)
 
     def hear_given_up(self, peer: int, number: int, words: str) -> None:
         """Another rank has given up on this exchange, because of a third one perhaps."""
         by, _, reason = words.partition(" ")
         if by not in self._ranks:
             raise RemoteProtocolError(f"rank {peer} gave up on exchange {number} in strange words")
-        if number > self._called():
+        if self._is_ahead(number):
             return  # so it has not compared either, and has told us that as well
         if number in self._open:
-            settles(self._open[number])(self._aborted(number, int(by), reason))
+            exchange = self._open[number]
+            exchange.done(exchange.aborted(number, int(by), reason))
             return
         self._given_up[number] = int(by), reason  # it is over here, or we still compare what is sent and expected
         if len(self._given_up) > _REMEMBERED:
             del self._given_up[next(iter(self._given_up))]
 
-    def _aborted(self, number: int, by: int, reason: str) -> CollectiveAborted:
-        return CollectiveAborted(number=number, what=f"exchange({self._names[number]})", by=by, reason=reason)
+
+class Exchange(Prepared[None]):
+    """One exchange: a collective that compares, and then messages under its number."""
+
+    __slots__ = (
+        *("_exchanges", "_incoming", "_letters", "_number", "_on_done", "_outgoing", "_own", "_parcels"),
+        *("_rows", "_what"),
+    )
+
+    def __init__(
+        self, exchanges: Exchanges, plan: Plan, rows: Array, outgoing_: Leaves, incoming: Leaves, what: str
+    ) -> None:
+        super().__init__(plan, [Numbers(rows.reshape(-1), None, np.add)], None)
+        self._exchanges, self._rows, self._what = exchanges, rows, what
+        self._outgoing, self._incoming = outgoing_, incoming
+        self._parcels: list[Parcel] = []
+        self._letters: list[AnyLetter] = []
+        self._own: Array | None = None  # what this rank has for itself
+        self._number = 0
+        self._on_done: Callable[[Exception | None], None] = _nobody
+
+    def written(self) -> Sequence[Array]:
+        return memory_of(self._incoming)
+
+    def read(self) -> Sequence[Array]:
+        return memory_of(self._outgoing)
+
+    def go_on(self, number: int, on_done: Callable[[Exception | None], None]) -> bool:
+        self._number, self._on_done = number, on_done
+        try:
+            _check(self._rows, sequence_of(number), self._what)  # all ranks find the same
+            self._exchanges.opened(number, self)
+            mine = self._outgoing[self._exchanges.rank]
+            self._own = None if mine is None else flat_of(mine).copy()
+            self._post(number)
+        except Exception as error:
+            self.done(error)
+        return True
+
+    def done(self, error: Exception | None) -> None:
+        """The first that is heard decides."""
+        on_done, self._on_done = self._on_done, _nobody
+        if on_done is _nobody:
+            return
+        if error is not None:
+            self.give_up(self._number, error)
+        self._exchanges.closed(self._number)
+        on_done(None if error is None else fresh(error))
+
+    def _post(self, number: int) -> None:
+        """Every message in both directions; those to receive first, so that what comes has a place."""
+        office, rank, missing = self._exchanges.office, self._exchanges.rank, 1
+
+        def on_done(error: Exception | None) -> None:
+            nonlocal missing
+            missing -= 1
+            if error is not None or not missing:
+                self.done(error)
+
+        for peer, leaf in _others(self._incoming, rank):
+            parcel = Parcel(leaf, self._exchanges.shelf, on_done, source=peer, tag=number, space=Space.EXCHANGES)
+            missing += 1
+            self._parcels.append(parcel)
+            self._letters.append(parcel.letter)
+            office.receive(parcel.letter)
+        for peer, leaf in _others(self._outgoing, rank):
+            letter = outgoing(leaf, office, on_done, to=peer, tag=number, space=Space.EXCHANGES)
+            missing += 1
+            self._letters.append(letter)
+            office.send(letter)
+        on_done(None)
+
+    def aborted(self, number: int, by: int, reason: str) -> CollectiveAborted:
+        what = f"exchange({self._what})"
+        return CollectiveAborted(number=sequence_of(number), what=what, by=by, reason=reason)
+
+    def commit(self) -> None:
+        for parcel in self._parcels:
+            parcel.store()
+        place = self._incoming[self._exchanges.rank]
+        if place is not None and self._own is not None:
+            place.store(self._own)
+
+    def give_back(self) -> None:
+        for parcel in self._parcels:
+            parcel.give_back()
+
+    def discard(self) -> None:
+        for parcel in self._parcels:
+            parcel.discard()
+
+    def give_up(self, number: int, cause: BaseException) -> None:
+        self._on_done = _nobody
+        if not isinstance(cause, CollectiveMismatch):  # of which all know alike
+            self._exchanges.tell_given_up(number, self._letters, cause)
+        self._exchanges.closed(number)
+
+
+def _nobody(_: Exception | None) -> None: ...
 
 
 def _others(leaves: Leaves, rank: int) -> list[tuple[int, Leaf]]:

@@ -86,7 +86,7 @@ def _flat_array(array: Array) -> Array | None:
     flags = array.flags
     if not (flags.c_contiguous and flags.writeable):
         return None
-    return array if array.ndim == 1 else array.reshape(-1)
+    return array.reshape(-1)  # a view of our own: the caller's flags may change while the call is open
 
 
 def _is_single(value: object) -> bool:

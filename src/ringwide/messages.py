@@ -1,20 +1,23 @@
-"""What a user awaits of messages: tensors in, letters out, and tensors again at the other end."""
+"""Messages as a user awaits them: tensors in, letters out, and tensors again at the other end."""
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from ringwide.buckets import Leaf, Shelf, carrier_of
+from ringwide.awaitable import reason_of
+from ringwide.buckets import Leaf, Shelf, carrier_of, memory_of
 from ringwide.codec.codec import Array
 from ringwide.collective.numbers import bytes_of
+from ringwide.errors import fresh
 from ringwide.mail.desk import AnyLetter
 from ringwide.mail.letter import Done, Incoming, Outgoing
 from ringwide.mail.office import PostOffice
 from ringwide.protocol.mail import Space
 
-CANCELLED = "its task was cancelled"
+T = TypeVar("T")
 _LARGEST_TAG = 2**63 - 1
 
 
@@ -41,10 +44,13 @@ class Parcel:
         self._memory = self._shelf.take(nbytes_of(self._leaf), np.dtype(np.uint8))
         return bytes_of(self._memory)
 
-    def commit(self) -> None:
+    def store(self) -> None:
         """It is complete: into the caller's tensor."""
         if self._memory is not None:
             self._leaf.store(self._memory.view(self._carrier))
+
+    def give_back(self) -> None:
+        if self._memory is not None:
             self._shelf.give_back(self._memory)
 
     def discard(self) -> None:
@@ -83,57 +89,123 @@ def check_tag(tag: int) -> None:
         raise ValueError(f"tag {tag!r} is not an integer of 64 bits")
 
 
+class Message(Generic[T]):
+    """One message of a user, from the moment it is sent or expected."""
+
+    lingers = over = False
+    outcome: "asyncio.Future[None] | None" = None
+    error: Exception | None = None
+    on_settled: Callable[[], object] = staticmethod(lambda: None)
+    letter: AnyLetter
+
+    def __init__(self, office: PostOffice, leaf: Leaf, leaving: Callable[[], bool]) -> None:
+        self._office, self._leaf, self._leaving = office, leaf, leaving
+
+    def __str__(self) -> str:
+        return str(self.letter)
+
+    def begin(self) -> None:
+        """Hand its letter in."""
+        raise NotImplementedError
+
+    def written(self) -> Sequence[Array]:
+        return ()
+
+    def read(self) -> Sequence[Array]:
+        return ()
+
+    def done(self, error: Exception | None) -> None:
+        """The first that is heard decides."""
+        if not self.over:
+            self.over, self.error = True, None if error is None else fresh(error)
+            if self.outcome is not None and not self.outcome.done():
+                self.outcome.set_result(None)
+
+    def give_up(self, cause: BaseException) -> None:
+        if not self.over:
+            self._office.give_up(self.letter, reason_of(cause), leaving=self._leaving())
+        self.over = True
+        self.discard()
+        self.on_settled()
+
+    def settle(self) -> T:
+        error, self.error = self.error, None
+        try:
+            if error is not None:
+                self.discard()
+                raise error
+            return self.commit()
+        finally:
+            self.on_settled()
+            del error
+
+    def commit(self) -> T:
+        raise NotImplementedError
+
+    def discard(self) -> None: ...
+
+
+class Sent(Message[None]):
+    """A message to another rank: done when its bytes have left."""
+
+    letter: Outgoing
+
+    def __init__(self, office: PostOffice, leaf: Leaf, leaving: Callable[[], bool], *, to: int, tag: int) -> None:
+        super().__init__(office, leaf, leaving)
+        self.letter = outgoing(leaf, office, self.done, to=to, tag=tag)
+
+    def begin(self) -> None:
+        self._office.send(self.letter)
+
+    def read(self) -> Sequence[Array]:
+        return memory_of([self._leaf])
+
+    def commit(self) -> None: ...
+
+
+class Received(Message[int]):
+    """A message from another rank: done when it is in the tensor."""
+
+    def __init__(
+        self,
+        office: PostOffice,
+        leaf: Leaf,
+        leaving: Callable[[], bool],
+        shelf: Shelf,
+        *,
+        source: int | None,
+        tag: int,
+    ) -> None:
+        super().__init__(office, leaf, leaving)
+        self._parcel = Parcel(leaf, shelf, self.done, source=source, tag=tag)
+        self.letter = self._parcel.letter
+
+    def begin(self) -> None:
+        self._office.receive(self._parcel.letter)
+
+    def written(self) -> Sequence[Array]:
+        return memory_of([self._leaf])
+
+    def commit(self) -> int:
+        self._parcel.store()
+        self._parcel.give_back()
+        assert self.letter.peer is not None, "it is known who sent what has arrived"
+        return self.letter.peer
+
+    def discard(self) -> None:
+        self._parcel.discard()
+
+
 class Messages:
-    """The messages of one rank's user, each with the future that its task awaits."""
+    """The messages of one rank's user."""
 
     def __init__(self, office: PostOffice, shelf: Shelf, *, leaving: Callable[[], bool]) -> None:
         self._office, self._shelf, self._leaving = office, shelf, leaving
 
-    async def send(self, leaf: Leaf, to: int, tag: int) -> None:
-        """Returns when the bytes have left."""
+    def sending(self, leaf: Leaf, to: int, tag: int) -> Sent:
         check_tag(tag)
-        outcome = new_outcome()
-        letter = outgoing(leaf, self._office, settles(outcome), to=to, tag=tag)
-        self._office.send(letter)
-        await self._awaited(letter, outcome)
+        return Sent(self._office, leaf, self._leaving, to=to, tag=tag)
 
-    async def receive(self, leaf: Leaf, source: int | None, tag: int) -> int:
-        """Returns the rank from which it came."""
+    def receiving(self, leaf: Leaf, source: int | None, tag: int) -> Received:
         check_tag(tag)
-        outcome = new_outcome()
-        parcel = Parcel(leaf, self._shelf, settles(outcome), source=source, tag=tag)
-        self._office.receive(parcel.letter)
-        try:
-            await self._awaited(parcel.letter, outcome)
-        except BaseException:
-            parcel.discard()
-            raise
-        parcel.commit()
-        assert parcel.letter.peer is not None, "it is known who sent what has arrived"
-        return parcel.letter.peer
-
-    async def _awaited(self, letter: AnyLetter, outcome: "asyncio.Future[None]") -> None:
-        try:
-            await outcome
-        except asyncio.CancelledError:
-            self._office.give_up(letter, CANCELLED, leaving=self._leaving())
-            raise
-
-
-def new_outcome() -> "asyncio.Future[None]":
-    return asyncio.get_running_loop().create_future()
-
-
-def settles(outcome: "asyncio.Future[None]") -> Done:
-    """The first that is heard decides."""
-
-    def settle(error: Exception | None) -> None:
-        if outcome.done():
-            return
-        if error is None:
-            outcome.set_result(None)
-        else:
-            outcome.set_exception(error)
-            outcome.exception()  # its task may be cancelled before it hears of it, and asyncio would complain
-
-    return settle
+        return Received(self._office, leaf, self._leaving, self._shelf, source=source, tag=tag)

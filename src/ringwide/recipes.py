@@ -23,18 +23,28 @@ class Recipes:
 
     def __init__(self, planner: Planner, *, size: int, half_precision: str) -> None:
         self._planner, self._size, self._half_precision = planner, size, half_precision
-        self._known: dict[tuple[Kind, str, int, Signature, str], Recipe] = {}
+        self._known: dict[tuple[Kind, str, int, Signature, str, bool], Recipe] = {}
 
-    def find(self, kind: Kind, signature: Signature, *, op: str = "", root: int = 0, bucket: str = "") -> Recipe:
-        key = (kind, op, root, signature, bucket)
+    def find(
+        self,
+        kind: Kind,
+        signature: Signature,
+        *,
+        op: str = "",
+        root: int = 0,
+        bucket: str = "",
+        gated: bool = False,
+    ) -> Recipe:
+        """`gated`: for a named channel."""
+        key = (kind, op, root, signature, bucket, gated)
         recipe = self._known.get(key)
         if recipe is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            recipe = self._known[key] = self._make(kind, signature, op, root, bucket)
+            recipe = self._known[key] = self._make(kind, signature, op, root, bucket, gated)
         return recipe
 
-    def _make(self, kind: Kind, signature: Signature, op: str, root: int, bucket: str) -> Recipe:
+    def _make(self, kind: Kind, signature: Signature, op: str, root: int, bucket: str, gated: bool) -> Recipe:
         def arithmetic_for(dtype: str) -> Arithmetic:
             if kind in REDUCING:
                 return arithmetic_of(dtype, op, self._size, half_precision=self._half_precision)
@@ -50,4 +60,4 @@ class Recipes:
             shapes = [BucketShape(shape.dtype, shape.count * self._size, shape.itemsize) for shape in shapes]
         where = f"root {root}" if kind in (Kind.BROADCAST, Kind.REDUCE) else ""
         detail = ", ".join(filter(None, [op, where, bucket and f"bucket {bucket!r}", str(signature)]))
-        return Recipe(self._planner.plan(Request(kind, detail, tuple(shapes), root)), groups)
+        return Recipe(self._planner.plan(Request(kind, detail, tuple(shapes), root), gated=gated), groups)

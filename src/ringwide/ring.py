@@ -8,17 +8,21 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, nullcontext
 from typing import Any, TypeVar
 
+from ringwide.awaitable import Call
+from ringwide.bringing import Gathered, Packed, Share
 from ringwide.buckets import Bundle, Leaf, Signature, array_of, leaf_of, leaves_of, portable
-from ringwide.calls import Refusal
+from ringwide.callers import Descent, noted_descent
+from ringwide.calls import InPlace, Prepared, Refusal
 from ringwide.collected import Collected, require_room
 from ringwide.collective.feedback import Label
-from ringwide.collective.plan import Kind, Plan
+from ringwide.collective.plan import Kind
 from ringwide.config import RingConfig
 from ringwide.engine import Engine
 from ringwide.errors import JoinError
 from ringwide.familiar import Familiar
 from ringwide.farewell import Farewell, farewell
 from ringwide.membership.peers import Address, check_rank, load_peers
+from ringwide.messages import Message
 from ringwide.nonfinite import Inspector
 from ringwide.observe.statistics import Statistics
 from ringwide.recipes import Recipe, Recipes
@@ -42,10 +46,10 @@ async def join(
     that listens already, for a port that was chosen by the kernel; the ring closes it, however the block ends. Raises
     `ConfigError` for what is wrong here, `JoinError` for what is wrong between ranks.
     """
-    with closing(listener) if listener is not None else nullcontext(), farewell() as told:
+    with closing(listener) if listener is not None else nullcontext(), farewell() as told, noted_descent() as descent:
         addresses = load_peers(peers)
         check_rank(rank, len(addresses), str(peers) if isinstance(peers, str | os.PathLike) else "the list of peers")
-        engine = _made(rank, addresses, config or RingConfig(), told)
+        engine = _made(rank, addresses, config or RingConfig(), told, descent)
         try:
             await engine.form(listener)
             yield Ring(rank, len(addresses), engine.config, engine)
@@ -59,9 +63,9 @@ async def join(
             await engine.leave("it is done")
 
 
-def _made(rank: int, addresses: Sequence[Address], config: RingConfig, told: Farewell) -> Engine:
+def _made(rank: int, addresses: Sequence[Address], config: RingConfig, told: Farewell, descent: Descent) -> Engine:
     try:
-        return Engine(rank, addresses, config, told)
+        return Engine(rank, addresses, config, told, descent)
     except OSError as error:  # out of descriptors, for example
         raise JoinError(f"rank {rank} cannot start: {error}") from error
 
@@ -70,7 +74,7 @@ class Ring:
     """One rank's place in the ring. Made by `join`."""
 
     def __init__(self, rank: int, size: int, config: RingConfig, engine: Engine) -> None:
-        self.rank, self.size, self.config, self._engine = rank, size, config, engine
+        self.rank, self.size, self.config, self._engine, self._calls = rank, size, config, engine, engine.calls
         self._recipes = Recipes(engine.planner, size=size, half_precision=config.half_precision)
         self._familiar = Familiar()
         self._inspector = None if config.on_nonfinite == "ignore" else Inspector(rank, time=time.monotonic)
@@ -78,9 +82,9 @@ class Ring:
     def __repr__(self) -> str:
         return f"<Ring rank {self.rank} of {self.size}: {self._engine}>"
 
-    # -- collectives
+    # -- collectives: each takes its place in the order when it is called, before anything can fail
 
-    async def allreduce(self, tensors: Tensors, op: str = "mean", *, bucket: str = "") -> Tensors:
+    def allreduce(self, tensors: Tensors, op: str = "mean", *, bucket: str = "", channel: str = "") -> Call[Tensors]:
         """Replace every tensor by its mean over all ranks, in place. The same bits everywhere.
 
         `op` is mean, sum, min, max or prod; for integers band, bor or bxor too, and instead of the mean the quotient:
@@ -88,126 +92,147 @@ class Ring:
 
         `bucket` names what these tensors are, for the error feedback of lossy codecs. Calls without one share their
         feedback if their tensors have the same names, dtypes and shapes: name them if they are different things.
+
+        `channel`, here and below, names an order of calls of its own. Calls of one channel must be made in the same
+        order on every rank; between channels there is no order. For programs with several tasks: see docs/ordering.md.
         """
-        familiar = self._familiar.find(tensors, op, bucket)
-        if familiar is not None:
-            await self._engine.run(*familiar)
-            return tensors
-        leaves, signature = leaves_of(tensors)
-        recipe = self._recipes.find(Kind.ALLREDUCE, signature, op=op, bucket=bucket)
-        _require_writable(leaves, signature.names)
-        if self._inspector is None:
-            self._familiar.learn(tensors, op, bucket, recipe.plan, recipe.groups)
-        bundle = await self._carried_out(recipe, leaves, signature, bucket)
-        bundle.commit()
-        return tensors
 
-    async def reduce(self, tensors: Tensors, root: int = 0, op: str = "mean") -> Tensors:
-        """As `allreduce`, but only the root's tensors are replaced."""
-        self._require_rank(root, "root")
-        leaves, signature = leaves_of(tensors)
-        recipe = self._recipes.find(Kind.REDUCE, signature, op=op, root=root)
-        if self.rank == root:
+        def prepare() -> Prepared[Tensors]:
+            familiar = self._familiar.find(tensors, op, bucket) if not channel else None
+            if familiar is not None:
+                return InPlace(*familiar, tensors)
+            leaves, signature = leaves_of(tensors)
+            recipe = self._recipes.find(Kind.ALLREDUCE, signature, op=op, bucket=bucket, gated=bool(channel))
             _require_writable(leaves, signature.names)
-        bundle = await self._carried_out(recipe, leaves, signature, copies=self.rank != root)
-        if self.rank == root:
-            bundle.commit()
-        else:
-            bundle.give_back()
-        return tensors
+            if self._inspector is None and not channel:
+                self._familiar.learn(tensors, op, bucket, recipe.plan, recipe.groups)
+            return self._packed(recipe, leaves, tensors, signature, bucket)
 
-    async def reduce_scatter(self, tensor: Any, op: str = "mean", into: Any = None) -> Any:
+        return self._calls.make(prepare, channel)
+
+    def reduce(self, tensors: Tensors, root: int = 0, op: str = "mean", *, channel: str = "") -> Call[Tensors]:
+        """As `allreduce`, but only the root's tensors are replaced."""
+
+        def prepare() -> Prepared[Tensors]:
+            self._require_rank(root, "root")
+            leaves, signature = leaves_of(tensors)
+            recipe = self._recipes.find(Kind.REDUCE, signature, op=op, root=root, gated=bool(channel))
+            if self.rank == root:
+                _require_writable(leaves, signature.names)
+            return self._packed(recipe, leaves, tensors, signature, replaces=self.rank == root, reads=False)
+
+        return self._calls.make(prepare, channel)
+
+    def reduce_scatter(self, tensor: Any, op: str = "mean", into: Any = None, *, channel: str = "") -> Call[Any]:
         """This rank's share of the flat tensor, reduced over all ranks. The tensor itself is not changed.
 
         Of n elements, rank r has those from n * r // size to n * (r + 1) // size. `into`, if given, receives them.
         """
-        leaf, place = leaf_of(tensor), None if into is None else leaf_of(into, "into")
-        signature = leaves_of(tensor)[1]
-        recipe = self._recipes.find(Kind.REDUCE_SCATTER, signature, op=op)
-        count = recipe.groups[0].count
-        share = slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
-        if place is not None:
-            require_room(place, share.stop - share.start, leaf.dtype, f"the share of rank {self.rank}")
-        bundle = await self._carried_out(recipe, [leaf], signature, copies=True)
-        reduced = bundle.numbers[0].ours[share]
-        if place is None:
-            into = leaf.like(reduced.copy(), reduced.shape)
-        else:
-            place.store(reduced)
-        bundle.give_back()
-        return into
 
-    async def all_gather(self, tensor: Any, into: Any = None) -> Any:
+        def prepare() -> Prepared[Any]:
+            leaf, place = leaf_of(tensor), None if into is None else leaf_of(into, "into")
+            signature = leaves_of(tensor)[1]
+            recipe = self._recipes.find(Kind.REDUCE_SCATTER, signature, op=op, gated=bool(channel))
+            count = recipe.groups[0].count
+            share = slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+            if place is not None:
+                require_room(place, share.stop - share.start, leaf.dtype, f"the share of rank {self.rank}")
+            bundle = Bundle([leaf], recipe.groups, self._engine.shelf, copies=True)
+            self._inspect(recipe, bundle, signature)
+            return Share(recipe.plan, bundle, leaf, share, place, into)
+
+        return self._calls.make(prepare, channel)
+
+    def all_gather(self, tensor: Any, into: Any = None, *, channel: str = "") -> Call[Any]:
         """Every rank's tensor, by rank. All must have the same shape and dtype.
 
         `into`, if given, has room for the elements of all ranks, one rank after the other; it is filled and returned.
         """
-        leaf, place = leaf_of(tensor), None if into is None else leaf_of(into, "into")
-        recipe = self._recipes.find(Kind.ALL_GATHER, leaves_of(tensor)[1])
-        if place is not None:
-            require_room(place, self.size * recipe.groups[0].count, leaf.dtype, f"what {self.size} ranks bring")
-        try:
+
+        def prepare() -> Prepared[Any]:
+            leaf, place = leaf_of(tensor), None if into is None else leaf_of(into, "into")
+            recipe = self._recipes.find(Kind.ALL_GATHER, leaves_of(tensor)[1], gated=bool(channel))
+            if place is not None:
+                require_room(place, self.size * recipe.groups[0].count, leaf.dtype, f"what {self.size} ranks bring")
             collected = Collected(leaf, place, rank=self.rank, size=self.size, shelf=self._engine.shelf)
-        except MemoryError as error:
-            await self._give_up(recipe.plan, error)
-            raise
-        try:
-            await self._engine.run(recipe.plan, collected.numbers)
-        except BaseException:
-            collected.discard()
-            raise
-        parts = collected.commit()
-        return parts if into is None else into
+            return Gathered(recipe.plan, collected, place, into)
 
-    async def broadcast(self, tensors: Tensors, root: int = 0) -> Tensors:
+        return self._calls.make(prepare, channel)
+
+    def broadcast(self, tensors: Tensors, root: int = 0, *, channel: str = "") -> Call[Tensors]:
         """Replace every tensor by the root's, in place."""
-        self._require_rank(root, "root")
-        leaves, signature = leaves_of(tensors)
-        recipe = self._recipes.find(Kind.BROADCAST, signature, root=root)
-        if self.rank != root:
-            _require_writable(leaves, signature.names)
-        bundle = await self._carried_out(recipe, leaves)
-        if self.rank == root:
-            bundle.give_back()
-        else:
-            bundle.commit()
-        return tensors
 
-    async def barrier(self) -> None:
+        def prepare() -> Prepared[Tensors]:
+            self._require_rank(root, "root")
+            leaves, signature = leaves_of(tensors)
+            recipe = self._recipes.find(Kind.BROADCAST, signature, root=root, gated=bool(channel))
+            if self.rank != root:
+                _require_writable(leaves, signature.names)
+            return self._packed(recipe, leaves, tensors, replaces=self.rank != root)
+
+        return self._calls.make(prepare, channel)
+
+    def barrier(self, *, channel: str = "") -> Call[None]:
         """Return when every rank has called this."""
-        await self._engine.run(self._recipes.find(Kind.BARRIER, _NO_TENSORS).plan)
+        return self._calls.make(lambda: Prepared(self._recipes.find(Kind.BARRIER, _NO_TENSORS).plan, (), None), channel)
+
+    def refused(self, error: Exception, *, channel: str = "") -> Call[Any]:
+        """A call that failed before it could be made: it uses up its number, and the others hear why."""
+
+        def prepare() -> Prepared[Any]:
+            raise error
+
+        return self._calls.make(prepare, channel)
 
     # -- messages
 
-    async def send(self, tensor: Any, to: int, tag: int = 0) -> None:
+    def send(self, tensor: Any, to: int, tag: int = 0) -> Call[None]:
         """Send a tensor to one rank, which receives it. Returns when its bytes have left."""
-        self._require_rank(to, "to")
-        await self._engine.correspondence.messages.send(leaf_of(tensor), to, tag)
 
-    async def receive(self, tensor: Any, source: int | None = None, tag: int = 0) -> int:
+        def prepare() -> Message[None]:
+            self._require_rank(to, "to")
+            return self._engine.correspondence.messages.sending(leaf_of(tensor), to, tag)
+
+        return self._calls.make_message(prepare)
+
+    def receive(self, tensor: Any, source: int | None = None, tag: int = 0) -> Call[int]:
         """Replace the tensor by one of the same dtype and size that `source` sends; None: anybody. Returns who it was.
 
         Messages of one rank with one tag are received in the order in which they were sent.
         """
-        if source is not None:
-            self._require_rank(source, "source")
-        leaf = leaf_of(tensor)
-        leaf.require_writable("")
-        return await self._engine.correspondence.messages.receive(leaf, source, tag)
 
-    async def exchange(
-        self, outgoing: Sequence[Any | None], incoming: Sequence[Any | None], what: str = "exchange"
-    ) -> None:
+        def prepare() -> Message[int]:
+            if source is not None:
+                self._require_rank(source, "source")
+            leaf = leaf_of(tensor)
+            leaf.require_writable("")
+            return self._engine.correspondence.messages.receiving(leaf, source, tag)
+
+        return self._calls.make_message(prepare)
+
+    def exchange(
+        self,
+        outgoing: Sequence[Any | None],
+        incoming: Sequence[Any | None],
+        what: str = "exchange",
+        *,
+        channel: str = "",
+    ) -> Call[None]:
         """Send `outgoing[i]` to rank i, and replace `incoming[i]` by what rank i sends here. None, or empty: nothing.
 
         All ranks call this, and what they send must be what is expected, in dtype and size. `what` is for errors.
         """
-        sent = self._leaves_for_all(outgoing, "outgoing")
-        expected = self._leaves_for_all(incoming, "incoming")
-        for rank, leaf in enumerate(expected):
-            if leaf is not None:
-                leaf.require_writable(f"incoming[{rank}]")
-        await self._engine.correspondence.exchanges.run(sent, expected, what)
+
+        def prepare() -> Prepared[None]:
+            exchanges = self._engine.correspondence.exchanges
+            sent = self._leaves_for_all(outgoing, "outgoing")
+            expected = self._leaves_for_all(incoming, "incoming")
+            for rank, leaf in enumerate(expected):
+                if leaf is not None:
+                    leaf.require_writable(f"incoming[{rank}]")
+            return exchanges.prepared(sent, expected, what, gated=bool(channel))
+
+        return self._calls.make(prepare, channel)
 
     def _leaves_for_all(self, values: Sequence[Any | None], name: str) -> list[Leaf | None]:
         if len(values) != self.size:
@@ -247,45 +272,34 @@ class Ring:
         if not 0 <= rank < self.size:
             raise ValueError(f"{role} {rank} is not a rank of this ring: ranks go from 0 to {self.size - 1}")
 
-    async def _carried_out(
+    def _packed(
         self,
         recipe: Recipe,
         leaves: Sequence[Leaf],
+        tensors: Tensors,
         inspected: Signature | None = None,
         bucket: str = "",
         *,
-        copies: bool = False,
-    ) -> Bundle:
-        """The tensors, packed, when all is done. After an error their memory is not used again, whatever came back."""
-        try:
-            bundle = Bundle(leaves, recipe.groups, self._engine.shelf, copies=copies)
-        except MemoryError as error:
-            await self._give_up(recipe.plan, error)
-            raise
-        try:
-            refusal = None
-            if self._inspector is not None and inspected is not None:
-                refusal = self._inspect(self._inspector, recipe, bundle, inspected, bucket)
-            await self._engine.run(recipe.plan, bundle.numbers, refusal)
-        except BaseException:
-            bundle.discard()
-            raise
-        return bundle
+        replaces: bool = True,
+        reads: bool = True,
+    ) -> "Packed[Tensors]":
+        """`replaces`: the result goes into the tensors. Else they are only read, for as long as the call is open."""
+        bundle = Bundle(leaves, recipe.groups, self._engine.shelf, copies=not (replaces or reads))
+        if inspected is not None:
+            self._inspect(recipe, bundle, inspected, bucket)
+        return Packed(recipe.plan, bundle, leaves if replaces or reads else (), tensors, replaces=replaces)
 
-    async def _give_up(self, plan: Plan, error: MemoryError) -> None:
-        """Without memory it is a call all the same: others may wait for it, and must not get the next one instead."""
-        await self._engine.run(plan, refusal=Refusal(f"it has no memory: {error}", lambda _: error))
-
-    def _inspect(
-        self, inspector: Inspector, recipe: Recipe, bundle: Bundle, signature: Signature, bucket: str
-    ) -> Refusal | None:
-        """Why numbers that are not finite may not take part, if that is what `on_nonfinite` says."""
+    def _inspect(self, recipe: Recipe, bundle: Bundle, signature: Signature, bucket: str = "") -> None:
+        """Numbers that are not finite may not take part, if that is what `on_nonfinite` says."""
+        inspector = self._inspector
+        if inspector is None:
+            return
         finding = inspector.find(recipe.groups, bundle.numbers, signature, bucket)
         if finding is not None and self.config.on_nonfinite == "raise":
-            return Refusal(str(finding), finding.error)
+            bundle.discard()
+            raise Refusal(str(finding), finding.error)
         if finding is not None:
             inspector.warn(finding)
-        return None
 
 
 def _require_writable(leaves: Sequence[Leaf], names: Sequence[str]) -> None:

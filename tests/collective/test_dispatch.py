@@ -169,7 +169,7 @@ def test_a_paused_lane_is_asked_again_when_a_small_collective_begins() -> None:
 def test_a_peer_that_is_lost_after_another_has_left_ends_what_is_open() -> None:
     rank = OneRank()
     rank.call(Kind.ALLREDUCE, BULK)
-    rank.hear(1, frame.news(frame.Kind.GOODBYE, "it is done", collective=1))
+    rank.hear(1, frame.goodbye("it is done", [1]))
     assert rank.endings == []  # rank 1 has seen the end of it, so what we need is on its way
     rank.dispatcher.lost(StillLane(2), ConnectionResetError("reset"))
     (error,) = rank.endings
@@ -180,7 +180,7 @@ def test_a_peer_that_is_lost_after_another_has_left_ends_what_is_open() -> None:
 def test_a_call_that_a_departed_peer_has_seen_the_end_of_still_hears_how_it_ended() -> None:
     rank = OneRank()
     rank.hear(1, frame.news(frame.Kind.ABORT, "its task was cancelled", collective=1))
-    rank.hear(1, frame.news(frame.Kind.GOODBYE, "it is done", collective=1))
+    rank.hear(1, frame.goodbye("it is done", [1]))
     rank.call(Kind.ALLREDUCE, SMALL)
     assert isinstance(rank.endings[0], CollectiveAborted)
     with pytest.raises(PeerLeft):
@@ -206,7 +206,7 @@ def test_news_of_a_loss_that_names_nobody_is_no_accident(words: str) -> None:
 def test_a_stream_that_breaks_after_the_goodbye_ends_what_still_waits_for_it() -> None:
     rank = OneRank()
     rank.call(Kind.ALLREDUCE, BULK)  # waits for its predecessor, rank 2
-    rank.hear(2, frame.news(frame.Kind.GOODBYE, "it is done", collective=1))
+    rank.hear(2, frame.goodbye("it is done", [1]))
     rank.dispatcher.lost(StillLane(2, index=1), EOFError("it closed the connection"))
     assert rank.endings == []  # everything it sent has arrived before the end of its stream
     rank.dispatcher.lost(StillLane(2, index=1), ConnectionResetError("reset"))
@@ -217,7 +217,7 @@ def test_a_goodbye_does_not_excuse_what_was_wrong_before_it() -> None:
     rank, plan = OneRank(), OneRank().call(Kind.BARRIER, 0)
     wrong = {"bucket": 5, "hop": 0, "segment": 0, "payload_bytes": 0}
     rank.hear(1, frame.pack_data(epoch=0, collective=1, fingerprint=plan.fingerprint, **wrong))
-    rank.hear(1, frame.news(frame.Kind.GOODBYE, "it is done", collective=1, epoch=0))
+    rank.hear(1, frame.goodbye("it is done", [1]))
     rank.call(Kind.BARRIER, 0)
     assert [type(ending) for ending in rank.endings] == [RemoteProtocolError]
 
@@ -420,7 +420,8 @@ def test_one_that_is_leaving_lets_its_goodbye_tell_what_it_gave_up() -> None:
     assert rank.links[1].told == []
     rank.dispatcher.say_goodbye("enough")
     rank.clock.tick(1.0)
-    assert [(told.kind, told.collective) for told in rank.links[1].told] == [(frame.Kind.GOODBYE, 0)]
+    assert [told.kind for told in rank.links[1].told] == [frame.Kind.GOODBYE]
+    assert rank.links[1].words[0].endswith("enough")
 
 
 def test_one_that_does_not_leave_after_all_tells_it_later() -> None:

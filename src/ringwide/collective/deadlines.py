@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from ringwide.collective.channel import channel_of
 from ringwide.collective.collective import Collective
 from ringwide.errors import ranks_named
 
@@ -78,7 +79,7 @@ class Deadlines:
 
     def missing_from(self, collective: Collective) -> list[int]:
         """Whom a collective waits for: those who have not called it; if all have, those whose numbers are due here."""
-        if self.vitals is not None:
+        if self.vitals is not None and not channel_of(collective.number):  # signs of life tell of no other channel
             late = [peer for peer in self._peers if self.vitals.called(peer) < collective.number]
             if late:
                 return sorted(late)
@@ -125,7 +126,7 @@ class Deadlines:
         kind, _, _ = collective.plan.what.partition("(")
         whom = ranks_named(self.missing_from(collective))
         logger.warning(
-            "collective %d %s: waiting for %s (%.0f s without progress)", collective.number, kind, whom, seconds
+            "collective %d %s: waiting for %s (%.0f s without progress)", collective.sequence, kind, whom, seconds
         )
 
     def _watch(self, vitals: Vitals, now: float) -> None:
@@ -133,7 +134,7 @@ class Deadlines:
         waiting = [one for one in self._open.values() if one.begun and now - one.begun_at >= self._tick_seconds]
         if waiting:
             self._watching = True
-            vitals.watch(min(one.number for one in waiting))
+            vitals.watch(min((one.number for one in waiting if not channel_of(one.number)), default=0))
         elif self.mail is not None and self.mail.waits and now - self.mail.waits_since() >= self._tick_seconds:
             self._watching = True
             vitals.watch(0)  # not a collective: nobody is late

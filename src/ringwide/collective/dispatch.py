@@ -1,14 +1,18 @@
 """Every collective of one rank: numbering them, sending each arrival to the right one, and ending them truthfully.
 
 Rules:
-- Collectives are numbered in the order of the calls, and every rank makes the same calls in the same order.
+- Collectives are numbered in the order of the calls, and every rank makes the same calls in the same order. A named
+  channel has an order, and numbers, of its own (`channel.py`).
 - Small collectives begin at once. One with bulk waits until those with bulk before it are done here, so no bulk lane
   ever carries something of an earlier collective behind something of a later one: a lane can then be paused when its
-  peer is ahead of us, and nothing that we still need is stuck behind it.
+  peer is ahead of us, and nothing that we still need is stuck behind it. Between channels there is no such order, so
+  one with bulk on a named channel first lets all ranks hear that all have called it (its gate), and is never waited
+  for: its bulk finds it begun wherever it comes, soon at the latest.
 - A small frame that is ahead of us is kept until our call comes (`early.py`). A peer cannot be far ahead: no collective
   succeeds on any rank before it has begun on all, and a rank has a bounded number open.
-- Each frame has its collective's fingerprint. When one differs, all ranks tell all others what they were called with,
-  each fails with both sides named, and the next collective goes on as if nothing had been.
+- Each frame has its collective's fingerprint: what is asked for, how it is planned, and who called. When one differs,
+  all ranks tell all others what they were called with, each fails with both sides named, and the next collective goes
+  on as if nothing had been.
 - How a ring ends is in `parting.py`, how long it waits in `deadlines.py`.
 """
 
@@ -17,9 +21,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from ringwide.collective.channel import Channel, Channels, channel_of, is_after
 from ringwide.collective.coded import CodedOperation
 from ringwide.collective.coder import Coder
-from ringwide.collective.collective import Collective, Done
+from ringwide.collective.collective import Collective, Done, Mark
 from ringwide.collective.deadlines import Clock, Deadlines
 from ringwide.collective.early import EarlyFrames
 from ringwide.collective.express import ExpressOperation
@@ -35,8 +40,9 @@ from ringwide.errors import (
     CollectiveTimeout,
     RemoteProtocolError,
     RingwideError,
+    fresh,
 )
-from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, Header, Kind, news
+from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, Header, Kind, goodbye, news, read_goodbye
 
 logger = logging.getLogger("ringwide.collective")
 
@@ -63,7 +69,7 @@ class Dispatcher:
         self._timeout, self._epoch = timeout_seconds, epoch
         self._coder, self._workshop = coder, workshop
         self.ledgers = {peer: Ledger() for peer in links}
-        self._next = 1
+        self.channels = Channels()
         self._open: dict[int, Collective] = {}
         self.deadlines = Deadlines(
             open_=self._open,
@@ -88,9 +94,11 @@ class Dispatcher:
         )
 
     @property
-    def finished(self) -> int:
-        """Every collective up to this number is over on this rank, and nobody must still hear of it."""
-        return min([*self._open, *self._untold], default=self._next) - 1
+    def finished(self) -> dict[int, int]:
+        """Of each channel: every collective up to this number is over here, and nobody must still hear of it."""
+        unfinished = sorted([*self._open, *self._untold], reverse=True)
+        first = {channel_of(number): number for number in unfinished}
+        return {channel.id: first.get(channel.id, channel.next) - 1 for channel in self.channels}
 
     @property
     def over(self) -> RingwideError | None:
@@ -99,29 +107,38 @@ class Dispatcher:
 
     @property
     def called(self) -> int:
-        """The number of the last call on this rank."""
-        return self._next - 1
+        """The number of the last call on the default channel of this rank."""
+        return self.channels.default.called
 
     # -- from above
 
-    def submit(self, plan: Plan, buckets: Sequence[Numbers], on_done: Done) -> Collective:
+    def submit(
+        self,
+        plan: Plan,
+        buckets: Sequence[Numbers],
+        on_done: Done,
+        *,
+        channel: Channel | None = None,
+        mark: Mark | None = None,
+    ) -> Collective:
         """Start a collective. `on_done` is called once, with the error if there is one, perhaps before this returns."""
+        channel = channel or self.channels.default
+        number, channel.next = channel.next, channel.next + 1
         if self.parting.over is not None:
-            self.parting.check(self._next)
-        collective = Collective(self._next, plan, on_done)
-        self._next += 1
-        self._open[collective.number] = collective
+            self.parting.check(number)
+        collective = Collective(number, plan, on_done, channel=channel, mark=mark)
+        self._open[number] = collective
         if not self.deadlines.ticking:
             self.deadlines.start_ticking()
         try:
             for index, numbers in enumerate(buckets):
                 collective.operations.append(self._operation(collective, index, numbers))
-            if plan.express:
+            if plan.express or collective.gated:
                 self._begin(collective)
             else:
                 self._line.append(collective)
                 self._move_line()
-        except Exception as error:  # no memory, for example
+        except BaseException as error:  # no memory, for example, or a signal whose handler raises
             self.abort(collective, f"it could not begin: {error!r}")
             raise
         return collective
@@ -146,9 +163,10 @@ class Dispatcher:
         if reason is not None:
             self._tell_all(news(Kind.ABORT, reason, collective=number, epoch=self._epoch))
 
-    def skip(self, reason: str) -> int:
-        """A call was given up before its turn: it has a number all the same, and the others must not wait for it."""
-        number, self._next = self._next, self._next + 1
+    def skip(self, reason: str, channel: Channel | None = None) -> int:
+        """A call that takes no part has a number all the same, and the others must not wait for it."""
+        channel = channel or self.channels.default
+        number, channel.next = channel.next, channel.next + 1
         self._early.take(number)
         self._tell_all(news(Kind.ABORT, reason, collective=number, epoch=self._epoch))
         self._resume_lanes()
@@ -159,7 +177,7 @@ class Dispatcher:
         self.parting.close_down(error)
 
     def say_goodbye(self, reason: str) -> None:
-        self._tell_all(news(Kind.GOODBYE, reason, collective=self.finished, epoch=self._epoch))
+        self._tell_all(goodbye(reason, self.finished.values(), epoch=self._epoch))
         self._untold.clear()  # the goodbye says as much
 
     def has_open_work(self) -> bool:
@@ -176,7 +194,7 @@ class Dispatcher:
                 self._operation_done,
                 bucket=index,
                 collective=collective.number,
-                fingerprint=plan.fingerprint,
+                fingerprint=collective.fingerprint,
                 epoch=self._epoch,
             )
         arguments: dict[str, Any] = {
@@ -186,7 +204,7 @@ class Dispatcher:
             "ledgers": self.ledgers,
             "bucket": index,
             "collective": collective.number,
-            "fingerprint": plan.fingerprint,
+            "fingerprint": collective.fingerprint,
             "epoch": self._epoch,
             "on_done": self._operation_done,
         }
@@ -205,9 +223,19 @@ class Dispatcher:
     def _begin(self, collective: Collective) -> None:
         collective.begun, collective.begun_at = True, self._clock.time()
         for operation in collective.operations:
-            operation.begin()
+            if operation.express or not collective.gated:
+                operation.begin()
         if collective.number in self._early.frames:
             self._hear_early(collective)
+        if self._blocked:
+            self._resume_lanes()
+
+    def _open_gate(self, collective: Collective) -> None:
+        """All ranks have called it: what it has of bulk begins."""
+        collective.gated = False
+        for operation in collective.operations:
+            if not operation.express:
+                operation.begin()
         if self._blocked:
             self._resume_lanes()
 
@@ -234,6 +262,8 @@ class Dispatcher:
         collective.unfinished -= 1
         if not collective.unfinished:
             self._end(collective, None)
+        elif collective.gated and collective.gate_is_open:
+            self._open_gate(collective)
 
     def _end(self, collective: Collective, error: RingwideError | None) -> None:
         if self._open.pop(collective.number, None) is None:
@@ -253,6 +283,8 @@ class Dispatcher:
         on_done(error)
         if self._line:
             self._move_line()
+        if self._blocked:  # by what is over now, perhaps, and behind it is what another channel needs
+            self._resume_lanes()
 
     def _withdraw(self, collective: Collective) -> None:
         for link in self._links.values():
@@ -292,12 +324,12 @@ class Dispatcher:
             return memoryview(bytearray(header.payload_bytes))
         if lane.index == 0:
             return lane.scratch.glance(header.payload_bytes)
-        if collective is None and header.collective < self._next:
+        if collective is None and not self.channels.is_ahead(header.collective):
             return lane.scratch.take(header.payload_bytes)  # of a collective that is over here: nobody needs it
-        if collective is None or not collective.begun:
+        if collective is None or not collective.begun or collective.gated:
             self._blocked[lane] = None
             return None
-        if header.fingerprint != collective.plan.fingerprint:
+        if header.fingerprint != collective.fingerprint:
             return lane.scratch.take(header.payload_bytes)  # disputed when it has arrived
         operation = self._operation_of(lane.peer, collective, header)
         operation.check(lane.peer, header)
@@ -323,18 +355,19 @@ class Dispatcher:
         if header.epoch != self._epoch or not DATA <= header.kind <= LAST_OF_COLLECTIVES:
             self._refuse(lane.peer, header)
         if header.kind == DATA:
-            if collective is not None or header.collective >= self._next:
+            if collective is not None or self.channels.is_ahead(header.collective):
                 self._early.keep(lane, header, payload)
             # else: of a collective that is over here, and nobody needs it
         elif header.kind == Kind.GOODBYE:
-            self.parting.hear_goodbye(lane.peer, header.collective, _words(payload))
+            numbers, reason = read_goodbye(payload)
+            self.parting.hear_goodbye(lane.peer, {channel_of(number): number for number in numbers}, reason)
         elif header.kind == Kind.LOST:
             self.parting.hear_of_loss(lane.peer, _words(payload))
         elif header.kind == Kind.CHOICE:
             self._hear_choice(lane.peer, header, payload)
         elif collective is not None:
             self._hear_news(lane, collective, header, payload)
-        elif header.collective >= self._next:
+        elif self.channels.is_ahead(header.collective):
             self._early.keep(lane, header, payload)
 
     def _refuse(self, peer: int, header: Header) -> NoReturn:
@@ -345,7 +378,7 @@ class Dispatcher:
         raise RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, this is {self._epoch}")
 
     def _hear_data(self, lane: LaneLike, collective: Collective, header: Header, payload: memoryview) -> None:
-        if header.fingerprint != collective.plan.fingerprint:
+        if header.fingerprint != collective.fingerprint:
             self._dispute(collective)
             return
         operations = collective.operations
@@ -362,9 +395,11 @@ class Dispatcher:
         if header.kind == Kind.TIMEOUT:
             self._hear_timeout(lane.peer, collective, payload)
             return
-        plan, reason = collective.plan, _words(payload)
-        error = CollectiveAborted(number=collective.number, what=plan.what, by=lane.peer, reason=reason)
-        self._end(collective, error)
+        reason = _words(payload)
+        self._end(
+            collective,
+            CollectiveAborted(number=collective.sequence, what=collective.what, by=lane.peer, reason=reason),
+        )
 
     def _hear_choice(self, peer: int, header: Header, payload: memoryview) -> None:
         if self._coder is None:
@@ -382,34 +417,31 @@ class Dispatcher:
         """Say what we were called with; the other side will do the same."""
         if not collective.told:
             collective.told = True
-            plan = collective.plan
             self._tell_all(
                 news(
                     Kind.DISPUTE,
-                    plan.what,
+                    collective.described,
                     collective=collective.number,
-                    fingerprint=plan.fingerprint,
+                    fingerprint=collective.fingerprint,
                     epoch=self._epoch,
                 )
             )
 
     def _hear_dispute(self, peer: int, collective: Collective, header: Header, payload: memoryview) -> None:
         self._dispute(collective)
-        if header.fingerprint != collective.plan.fingerprint:
+        if header.fingerprint != collective.fingerprint:
+            ours, theirs = collective.compared_with(_words(payload))
             error = CollectiveMismatch(
-                number=collective.number,
-                rank=self._rank,
-                ours=collective.plan.what,
-                other_rank=peer,
-                theirs=_words(payload),
+                number=collective.sequence, rank=self._rank, ours=ours, other_rank=peer, theirs=theirs
             )
             self._end(collective, error)
 
-    def _doom(self, after: int, error: RingwideError) -> None:
-        doomed = [collective for number, collective in sorted(self._open.items()) if number > after]
-        self._line = deque(collective for collective in self._line if collective.number <= after)
+    def _doom(self, finished: Mapping[int, int], error: RingwideError) -> None:
+        """End every collective that is not among those finished."""
+        doomed = [collective for number, collective in sorted(self._open.items()) if is_after(number, finished)]
+        self._line = deque(collective for collective in self._line if not is_after(collective.number, finished))
         for collective in doomed:
-            self._end(collective, error)
+            self._end(collective, fresh(error))
 
     def _tell_all(self, frame: bytes) -> None:
         for link in self._links.values():
@@ -436,8 +468,7 @@ class Dispatcher:
         self._end(collective, error)
 
     def _timed_out(self, collective: Collective, missing: Sequence[int], seconds: float) -> CollectiveTimeout:
-        what = collective.plan.what
-        return CollectiveTimeout(number=collective.number, what=what, waiting_for=missing, seconds=seconds)
+        return CollectiveTimeout(number=collective.sequence, what=collective.what, waiting_for=missing, seconds=seconds)
 
 
 def _words(payload: memoryview) -> str:

@@ -1,16 +1,18 @@
 """Frames that are ahead of us: kept until our own call comes.
 
 A peer with `WINDOW` calls open can be ahead with one small frame for each bucket of each, and a call has at most one
-bucket for each dtype and an empty one. A peer that sends more breaks the rules: its memory here is bounded.
+bucket for each dtype and an empty one; each channel has a window of its own. A peer that sends more breaks the rules:
+its memory here is bounded.
 """
 
+from ringwide.collective.channel import MOST_CHANNELS, channel_of
 from ringwide.collective.operation import LaneLike
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import DATA, Header
 from ringwide.transport.link import EXPRESS_MEMORY_BYTES
 
 WINDOW = 64
-"""How many collectives a rank has open at most; more calls wait."""
+"""How many collectives of a channel a rank has open at most; more calls wait."""
 BUCKETS = 10
 FRAME_BYTES = 640
 """What a frame costs that waits, beside its payload: Python's objects are large."""
@@ -24,21 +26,28 @@ class EarlyFrames:
 
     def __init__(self) -> None:
         self.frames: dict[int, list[Frame]] = {}
-        self._bytes_of: dict[int, int] = {}
+        self._bytes_of: dict[tuple[int, int], int] = {}  # by peer and channel
 
     def keep(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
-        total = self._bytes_of.get(lane.peer, 0) + FRAME_BYTES + len(payload)
-        if total > LIMIT_BYTES_PER_PEER:
+        key = lane.peer, channel_of(header.collective)
+        total = self._bytes_of.get(key, 0) + FRAME_BYTES + len(payload)
+        if total > LIMIT_BYTES_PER_PEER or (key not in self._bytes_of and self._channels_of(lane.peer) > MOST_CHANNELS):
             raise RemoteProtocolError(f"rank {lane.peer} is too far ahead: {total} bytes of it wait for our calls")
-        self._bytes_of[lane.peer] = total
+        self._bytes_of[key] = total
         self.frames.setdefault(header.collective, []).append((lane, header, bytearray(payload)))
 
     def take(self, number: int) -> list[Frame]:
         """Those of one collective: first the news, so that who gave up or disagreed is heard before any numbers."""
         frames = self.frames.pop(number, [])
         for lane, _, payload in frames:
-            self._bytes_of[lane.peer] -= FRAME_BYTES + len(payload)
+            key = lane.peer, channel_of(number)
+            self._bytes_of[key] -= FRAME_BYTES + len(payload)
+            if not self._bytes_of[key]:
+                del self._bytes_of[key]
         return sorted(frames, key=_news_first)
+
+    def _channels_of(self, peer: int) -> int:
+        return sum(one == peer for one, _ in self._bytes_of)
 
 
 def _news_first(frame: Frame) -> bool:

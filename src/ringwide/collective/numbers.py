@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from ringwide.codec.codec import Array
 from ringwide.collective.feedback import Label
 
@@ -29,3 +31,7 @@ class Numbers(NamedTuple):
 
 def bytes_of(array: Array) -> memoryview:
     return array.data.cast("B") if array.size else memoryview(bytearray())
+
+
+NOTHING = Numbers(np.empty(0, np.uint8), None, np.add)
+"""What a rank brings to a part of a plan that only lets ranks hear of each other."""

@@ -10,9 +10,10 @@ Rules:
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from ringwide.collective.channel import is_after, sequence_of
 from ringwide.collective.collective import Collective
 from ringwide.collective.deadlines import Clock
-from ringwide.errors import CorruptFrame, PeerLeft, PeerLost, RemoteProtocolError, RingwideError
+from ringwide.errors import CorruptFrame, PeerLeft, PeerLost, RemoteProtocolError, RingwideError, fresh
 from ringwide.protocol.frame import Kind, news
 
 GOODBYE_GRACE_SECONDS = 0.5
@@ -31,7 +32,7 @@ class Correspondence(Protocol):
 
 
 class Parting:
-    """Knows whether the ring is over, and why. `doom` ends every collective after a number with an error."""
+    """Knows whether the ring is over, and why. `doom` ends every collective that is not finished with an error."""
 
     def __init__(
         self,
@@ -42,40 +43,42 @@ class Parting:
         clock: Clock,
         epoch: int,
         tell_all: Callable[[bytes], None],
-        doom: Callable[[int, RingwideError], None],
+        doom: Callable[[Mapping[int, int], RingwideError], None],
     ) -> None:
         self._rank, self._peers, self._open, self._clock, self._epoch = rank, peers, open_, clock, epoch
         self._tell_all, self._doom = tell_all, doom
         self._departed: set[int] = set()  # who said goodbye
         self.over: RingwideError | None = None  # why nothing can be started any more
-        self._last = 0  # when it is over: the last collective that those who left have seen the end of
+        self._last: dict[int, int] = {}  # when it is over: of each channel the last that those who left have finished
         self.on_over: Callable[[RingwideError], None] | None = None
         self.mail: Correspondence | None = None
 
     def check(self, number: int) -> None:
         """May a collective of this number still be started?"""
-        if self.over is not None and number > self._last:
-            raise self.over
+        if self.over is not None and is_after(number, self._last):
+            raise fresh(self.over)
 
     def close_down(self, error: RingwideError) -> None:
         """No more collectives and no more messages: what is open fails."""
-        self._end_collectives(error, 0)
+        self._end_collectives(error, {})
         if self.mail is not None:
             self.mail.fail(error)
 
-    def _end_collectives(self, error: RingwideError, after: int) -> None:
-        """No more collectives, and those after a number fail."""
-        self._last = after if self.over is None else min(self._last, after)
+    def _end_collectives(self, error: RingwideError, finished: Mapping[int, int]) -> None:
+        """No more collectives, and those fail that are not finished."""
+        before = finished if self.over is None else self._last
+        last = {channel: min(number, before.get(channel, 0)) for channel, number in finished.items()}
+        self._last = {channel: number for channel, number in last.items() if sequence_of(number)}
         if self.over is None:
             self.over = error
             if self.on_over is not None:
                 self.on_over(error)
-        self._doom(after, error)
+        self._doom(self._last, error)
 
     @property
     def _nothing_is_left(self) -> bool:
         """Nothing that could still end, and all know why."""
-        return self.over is not None and self._last == 0
+        return self.over is not None and not self._last
 
     # -- connections
 
@@ -139,7 +142,7 @@ class Parting:
 
     # -- news
 
-    def hear_goodbye(self, peer: int, finished: int, reason: str) -> None:
+    def hear_goodbye(self, peer: int, finished: Mapping[int, int], reason: str) -> None:
         self._departed.add(peer)
         error = PeerLeft(rank=peer, reason=reason)
         self._end_collectives(error, finished)

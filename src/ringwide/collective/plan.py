@@ -74,6 +74,8 @@ class Plan:
     fingerprint: int
     parts: tuple[Part, ...]
     express: bool
+    gate: int | None = None
+    """If it has bulk, and is for a named channel: its part that is done when all ranks have called it."""
 
 
 class Planner:
@@ -126,15 +128,17 @@ class Planner:
         beside = self._schedules.get("doubling" if self._doubles_bulk else self._algorithm)
         return beside is not None and any(stop.peer == peer for stop in beside.stops)
 
-    def plan(self, request: Request) -> Plan:
+    def plan(self, request: Request, *, gated: bool = False) -> Plan:
+        """`gated`: it is for a named channel."""
         parts = [self._part(request, bucket) for bucket in request.buckets]
-        if request.kind is Kind.BROADCAST or not parts:
+        express = all(part.express for part in parts)
+        gated = gated and not express
+        if request.kind is Kind.BROADCAST or gated or not parts:
             # Data flows only away from the root, or there is none: empty frames let every rank hear of every other.
             parts.append(self._by_stops(self._for_small, BucketShape("", 0, 1)))
         what = f"{request.kind.value}({request.detail})"
         digest = blake2b(repr((what, request.buckets)).encode(), digest_size=8).digest()
-        express = all(part.express for part in parts)
-        return Plan(what, int.from_bytes(digest, "little"), tuple(parts), express)
+        return Plan(what, int.from_bytes(digest, "little"), tuple(parts), express, len(parts) - 1 if gated else None)
 
     def _part(self, request: Request, bucket: BucketShape) -> Part:
         algorithm = self.algorithm_for(bucket.count * bucket.itemsize)

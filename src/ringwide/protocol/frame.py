@@ -11,6 +11,7 @@ Rules:
 """
 
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -99,6 +100,26 @@ def news(kind: Kind, text: str, *, collective: int = 0, fingerprint: int = 0, ep
 def framed(kind: Kind, payload: bytes, *, collective: int = 0, fingerprint: int = 0, epoch: int = 0) -> bytes:
     """A whole frame of any kind but DATA, unsealed."""
     return _LAYOUT.pack(MAGIC, VERSION, kind, 0, 0, 0, epoch, 0, collective, fingerprint, len(payload), 0, 0) + payload
+
+
+_COUNT, _NUMBER = struct.Struct("<H"), struct.Struct("<Q")
+
+
+def goodbye(reason: str, finished: Iterable[int], *, epoch: int = 0) -> bytes:
+    """A rank leaves: of each channel the last collective that it has finished, and why it leaves."""
+    numbers = list(map(_NUMBER.pack, finished))
+    payload = _COUNT.pack(len(numbers)) + b"".join(numbers) + reason.encode(errors="replace")
+    return framed(Kind.GOODBYE, payload[:NEWS_LIMIT_BYTES], epoch=epoch)
+
+
+def read_goodbye(payload: bytes | memoryview) -> tuple[list[int], str]:
+    """The numbers and the reason in an untrusted payload."""
+    (count,) = _COUNT.unpack_from(payload) if len(payload) >= _COUNT.size else (0,)
+    start = _COUNT.size + count * _NUMBER.size
+    if len(payload) < start:
+        raise RemoteProtocolError(f"a goodbye of {len(payload)} bytes is too short for what it says")
+    numbers = [number for (number,) in _NUMBER.iter_unpack(payload[_COUNT.size : start])]
+    return numbers, bytes(payload[start:]).decode(errors="replace")
 
 
 def seal(header: bytes | memoryview, payload: bytes | memoryview, number: int = 0) -> bytes:

@@ -1,14 +1,14 @@
 """How gradients become the mean over all ranks.
 
 Plainly: compute, then let all buckets travel. Overlapped: the backward pass runs in a thread of its own, and a bucket
-starts to travel when the last of its gradients is there, while the pass goes on with others. Collectives are numbered
-in the order in which they are called, so every rank starts its buckets in the same order, whatever order they fill in.
+starts to travel when the last of its gradients is there, while the pass goes on with others. Every rank starts its
+buckets in the same order, whatever order they fill in, and one task makes the calls of a step.
 """
 
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ Compute = Callable[[Callable[[], None]], float]
 
 
 class Averages(Protocol):
-    async def allreduce(self, tensors: Any, op: str = "mean", *, bucket: str = "") -> Any: ...
+    def allreduce(self, tensors: Any, op: str = "mean", *, bucket: str = "") -> Coroutine[Any, Any, Any]: ...
 
 
 class Exchange(Protocol):
@@ -68,12 +68,11 @@ class Overlapped:
         self.network_seconds = self.hidden_seconds = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ringwide-backward")
         self._loop = asyncio.get_running_loop()
-        self._travelling: list[asyncio.Task[None]] = []
+        self._full: list[asyncio.Event] = []  # of each bucket: all its gradients are there
         self._busy = Busy(time.perf_counter)
         self._missing = [0] * len(buckets)
         self._ready = 0  # buckets before this one have all their gradients
         self._complete = False  # only the last of accumulated batches completes a gradient
-        self._over = False  # nothing may start to travel any more, though the thread may not have heard of it
         self._hooks = [
             member.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
             for index, bucket in enumerate(buckets)
@@ -83,17 +82,17 @@ class Overlapped:
 
     async def average(self, compute: Compute) -> float:
         self._missing = [len(bucket.members) for bucket in self._buckets]
-        self._ready, self._travelling, self._complete, self._over = 0, [], False, False
+        self._ready, self._complete, self._full = 0, False, [asyncio.Event() for _ in self._buckets]
         before = self._busy.seconds()
+        travelling = asyncio.ensure_future(self._travel(self._full))
         try:
             loss = await self._loop.run_in_executor(self._thread, compute, self._complete_from_now)
             self.hidden_seconds += self._busy.seconds() - before
-            self._start_until(len(self._buckets))  # a parameter that was not used has no gradient to wait for
-            await asyncio.gather(*self._travelling)
+            _set_first(len(self._buckets), self._full)  # a parameter that was not used has no gradient to wait for
+            await travelling
             return loss
         except BaseException:
-            self._over = True
-            await _end(self._travelling)
+            await _end([travelling])
             raise
         finally:
             self.network_seconds += self._busy.seconds() - before
@@ -119,16 +118,23 @@ class Overlapped:
         """In the thread: tell the loop of each bucket that is complete and whose turn it is."""
         while self._ready < len(self._buckets) and self._missing[self._ready] == 0:
             self._ready += 1
-            self._loop.call_soon_threadsafe(self._start_until, self._ready)
+            self._loop.call_soon_threadsafe(_set_first, self._ready, self._full)
 
-    def _start_until(self, count: int) -> None:
-        while len(self._travelling) < count and not self._over:
-            bucket = self._buckets[len(self._travelling)]
-            self._travelling.append(asyncio.ensure_future(self._travel(bucket)))
+    async def _travel(self, full: Sequence[asyncio.Event]) -> None:
+        """Make the calls of a step, each when its bucket is full, and wait for all of them."""
+        calls: list[asyncio.Task[None]] = []
+        try:
+            for bucket, is_full in zip(self._buckets, full, strict=True):
+                await is_full.wait()
+                calls.append(asyncio.ensure_future(self._during(_travel(self._ring, bucket))))
+        except BaseException:
+            await _end(calls)
+            raise
+        await _all_or_none(calls)
 
-    async def _travel(self, bucket: Bucket) -> None:
+    async def _during(self, call: Awaitable[None]) -> None:
         with self._busy.during():
-            await _travel(self._ring, bucket)
+            await call
 
 
 class _QuickSwitching:
@@ -178,11 +184,16 @@ def _nobody_listens() -> None:
     pass
 
 
-async def _travel(ring: Averages, bucket: Bucket) -> None:
-    await ring.allreduce(bucket.gradients, bucket=bucket.name)
+def _travel(ring: Averages, bucket: Bucket) -> Coroutine[Any, Any, Any]:
+    return ring.allreduce(bucket.gradients, bucket=bucket.name)
 
 
-async def _all_or_none(tasks: Sequence["asyncio.Task[None]"]) -> None:
+def _set_first(count: int, events: Sequence[asyncio.Event]) -> None:
+    for event in events[:count]:
+        event.set()
+
+
+async def _all_or_none(tasks: Sequence["asyncio.Task[Any]"]) -> None:
     """If one fails, the others are ended before anybody hears of it: nothing travels that nobody waits for."""
     try:
         await asyncio.gather(*tasks)
@@ -191,7 +202,7 @@ async def _all_or_none(tasks: Sequence["asyncio.Task[None]"]) -> None:
         raise
 
 
-async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:
+async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,178 @@
+"""A call as its user holds it: a coroutine whose work began when it was made.
+
+It can be awaited, wrapped in a task, gathered, put under a deadline or into a task group, as any coroutine. Whatever
+else becomes of it (it is cancelled before its first turn, closed, dropped, awaited where its ring does not live) gives
+it up.
+"""
+
+import asyncio
+import threading
+import warnings
+from collections.abc import Coroutine, Generator
+from typing import Any, NoReturn, Protocol, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+_PATIENCE_SECONDS = 60.0
+
+
+class NeverAwaited(BaseException):
+    """The cause for which a call is given up that nobody has awaited, and nobody can any more."""
+
+
+def reason_of(cause: BaseException) -> str:
+    """Why a call was given up, in words for the other ranks."""
+    match cause:
+        case asyncio.CancelledError():
+            return "its task was cancelled"
+        case GeneratorExit():
+            return "it was closed"
+        case NeverAwaited():
+            return "it was never awaited"
+    return f"it was interrupted by {type(cause).__name__}"
+
+
+class UnderWay(Protocol[T_co]):
+    """What a call is about."""
+
+    over: bool
+    outcome: "asyncio.Future[None] | None"
+    """Set before it is waited for; gets a result when it is over."""
+
+    def give_up(self, cause: BaseException) -> None:
+        """Nobody wants it any more. What was the caller's is the caller's again, as it was."""
+
+    def settle(self) -> T_co:
+        """It is over: its result, or its error."""
+        ...
+
+
+class Failed:
+    """What a call is about that could not even begin."""
+
+    over, lingers = True, False
+    outcome: "asyncio.Future[None] | None" = None
+
+    def __init__(self, error: Exception) -> None:
+        self._error: Exception | None = error
+
+    def give_up(self, cause: BaseException) -> None:
+        self._error = None
+
+    def settle(self) -> NoReturn:
+        error, self._error = self._error, None
+        try:
+            assert error is not None
+            raise error
+        finally:
+            del error
+
+
+class Home(Protocol):
+    """Where a call lives."""
+
+    loop: asyncio.AbstractEventLoop
+    thread: int
+
+    def linger(self, under_way: Any, /) -> None: ...
+
+    def turned(self) -> None: ...
+
+    @property
+    def turn_is_due(self) -> bool: ...
+
+
+class Call(Coroutine[Any, Any, T]):
+    """One call of a ring's user."""
+
+    __slots__ = ("__weakref__", "_driver", "_home", "_under_way")
+
+    def __init__(self, under_way: UnderWay[T], home: Home) -> None:
+        self._under_way: UnderWay[T] | None = under_way  # until somebody waits for it
+        self._home = home
+        self._driver: Generator[Any, None, T] | None = None
+
+    @property
+    def __name__(self) -> str:
+        return "call of a ring"
+
+    def __await__(self) -> Generator[Any, None, T]:
+        under_way, home = self._taken(), self._home
+        try:
+            if not under_way.over:
+                home.linger(under_way)
+            if not under_way.over:
+                under_way.outcome = home.loop.create_future()
+                yield from under_way.outcome
+                home.turned()
+            elif home.turn_is_due:
+                yield
+                home.turned()
+        except BaseException as cause:
+            under_way.give_up(cause)
+            raise
+        return under_way.settle()
+
+    def _taken(self) -> UnderWay[T]:
+        """What this is about, for the one who waits for it."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is None:
+            raise RuntimeError("this call is awaited already, or was closed; make another one")
+        if asyncio._get_running_loop() is not self._home.loop:
+            error = RuntimeError("this call is awaited on another event loop than that of its ring; await it there")
+            self._give_up(under_way, error, wait=True)
+            raise error
+        return under_way
+
+    # -- as a task drives it
+
+    def send(self, value: Any) -> Any:
+        if self._driver is None:
+            self._driver = self.__await__()
+        return self._driver.send(value)
+
+    def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
+        if self._driver is not None:
+            return self._driver.throw(kind, value, traceback) if value is not None else self._driver.throw(kind)
+        cause = value if value is not None else kind if isinstance(kind, BaseException) else kind()
+        self._give_up_untaken(cause)
+        raise cause
+
+    def close(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+        else:
+            self._give_up_untaken(GeneratorExit())
+
+    # -- nobody waits for it
+
+    def __del__(self) -> None:
+        if self._under_way is not None:
+            self._give_up_untaken(NeverAwaited(), wait=False)
+            warnings.warn("a call of a ring was never awaited", RuntimeWarning, stacklevel=2, source=self)
+
+    def _give_up_untaken(self, cause: BaseException, *, wait: bool = True) -> None:
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            self._give_up(under_way, cause, wait=wait)
+
+    def _give_up(self, under_way: UnderWay[T], cause: BaseException, *, wait: bool) -> None:
+        """Where the call lives. The garbage collector may be at work on any thread, and waits for none."""
+        home = self._home
+        if threading.get_ident() == home.thread:
+            under_way.give_up(cause)
+            return
+        given_up = threading.Event()
+
+        def give_up_here() -> None:
+            try:
+                under_way.give_up(cause)
+            finally:
+                given_up.set()
+
+        try:
+            home.loop.call_soon_threadsafe(give_up_here)
+        except RuntimeError:  # the loop is closed, and the ring with it
+            return
+        if wait:
+            given_up.wait(_PATIENCE_SECONDS)
