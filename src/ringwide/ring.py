@@ -177,6 +177,11 @@ class Ring:
         """Return when every rank has called this."""
         await self._engine.run(self._recipes.find(Kind.BARRIER, _NO_TENSORS).plan)
 
+    async def refused(self, error: Exception) -> None:
+        """A call that uses up its number and does nothing else: the others hear why, and the caller gets the error."""
+        plan = self._recipes.find(Kind.BARRIER, _NO_TENSORS).plan
+        await self._engine.run(plan, refusal=Refusal(str(error) or repr(error), lambda _: error))
+
     # -- messages
 
     async def send(self, tensor: Any, to: int, tag: int = 0) -> None:
