@@ -37,8 +37,7 @@ def form(
     )
     behind = background()
     membership = join(rank=rank, peers=found.peers, config=settings, listener=found.listener)
-    ring = behind.start_task(membership.__aenter__()).result()
-    return RingProcessGroup(ring, membership, store, behind)
+    return RingProcessGroup(behind.enter(membership), membership, store, behind)
 
 
 def _part_for_one_ring(store: Store, rank: int) -> Store:

@@ -9,10 +9,10 @@ Rules, each learnt from a crash:
   thread.
 """
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import torch
@@ -23,7 +23,6 @@ from ringwide.pending import Pending
 
 _NO_TIMEOUT = timedelta(0)
 _GIVEN_UP = "this rank has given it up"  # Ctrl-C, and it has no words
-_FOLLOWING = threading.Lock()  # one for all: hardly ever do two threads ask at the same time
 
 
 class WaitTimeout(RuntimeError, TimeoutError):
@@ -36,23 +35,24 @@ class RingWork(Work):
     def __init__(self, pendings: Sequence[Pending[Any]], tensors: list[torch.Tensor]) -> None:
         super().__init__()
         self._pendings, self._tensors = pendings, tensors
-        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        if timeout > _NO_TIMEOUT:
-            self._wait_for(timeout.total_seconds())
-        else:
-            for pending in self._pendings:
-                pending.result()
+        """An interrupt gives up what has not ended, and is raised when that is over."""
+        seconds = timeout.total_seconds() if timeout > _NO_TIMEOUT else None
+        if not self._settle(seconds):
+            raise WaitTimeout(f"the operation has not ended within {seconds:g} s, and goes on")
+        for pending in self._pendings:
+            pending.result()
         return True
 
-    def _wait_for(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
+    def _settle(self, seconds: float | None) -> bool:
+        until = None if seconds is None else time.monotonic() + seconds
         try:
+            return all(pending.settle(until and until - time.monotonic()) for pending in self._pendings)
+        except BaseException:
             for pending in self._pendings:
-                pending.wait(max(0.0, until - time.monotonic()))
-        except TimeoutError:
-            raise WaitTimeout(f"the operation has not ended within {seconds:g} s, and goes on") from None
+                pending.give_up()
+            raise
 
     def synchronize(self) -> None:
         self.wait()
@@ -76,10 +76,12 @@ class RingWork(Work):
     _source_rank = source_rank
 
     def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
-        with _FOLLOWING:
-            if self._future is None:
-                self._future = self._follow()
-            return self._future
+        """One, whoever asks. Without a lock: a finalizer may ask in the middle of this."""
+        mine = vars(self)
+        future: torch.futures.Future[list[torch.Tensor]] = mine.get("future") or mine.setdefault(
+            "future", self._follow()
+        )
+        return future
 
     def _follow(self) -> "torch.futures.Future[list[torch.Tensor]]":
         ended: torch.futures.Future[None] = torch.futures.Future()
@@ -95,14 +97,10 @@ class RingWork(Work):
 
 def when_all_done(pendings: Sequence[Pending[Any]], callback: Callable[[], object]) -> None:
     """Call back once, on whatever thread brings the end."""
-    left, lock = len(pendings), threading.Lock()
+    ended = count(1)  # counts in one step, without a lock
 
     def one_done() -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            last = left == 0
-        if last:
+        if next(ended) == len(pendings):
             callback()
 
     for pending in pendings:
