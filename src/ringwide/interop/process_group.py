@@ -6,6 +6,7 @@ that torch will wait for anyway (`async_op=False`) is waited for here. Nothing r
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -17,6 +18,7 @@ from torch._C._distributed_c10d import Store
 from ringwide.background import Background
 from ringwide.errors import fresh
 from ringwide.interop import several
+from ringwide.interop.following import current_cause
 from ringwide.interop.interrupts import end_calls_at_interrupts
 from ringwide.interop.several import Call
 from ringwide.interop.tensors import alike, as_bits, as_numbers, operation_of, operation_on
@@ -26,6 +28,7 @@ from ringwide.ring import Ring
 
 Tensor = torch.Tensor
 Begin = Callable[[], Call]
+_NAMES = 16
 
 
 class RingProcessGroup(dist.ProcessGroup):
@@ -39,6 +42,7 @@ class RingProcessGroup(dist.ProcessGroup):
         self._membership, self._store, self._behind = membership, store, behind
         self._name = self._description = ""
         self._together: list[Pending[Any]] | None = None  # operations that were asked for as one
+        self._made: Counter[str] = Counter()  # operations, by what they follow
         end_calls_at_interrupts(behind)
 
     error: BaseException | None
@@ -244,20 +248,25 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def _work(self, begin: Begin, tensors: Any, opts: Any = None, *, by_hand: bool = True) -> RingWork:
         """A numbered operation. `begin` makes the one call of the ring that it is; if it cannot, it is refused."""
-        return self._started(lambda: self._begun(begin), tensors, opts, by_hand=by_hand)
+        order = _Order(current_cause())
+        return self._started(lambda: self._begun(begin, order), tensors, opts, by_hand=by_hand, name=order.name)
 
     def _long_work(self, begin: Begin, tensors: Any, opts: Any) -> RingWork:
         """One of several parts, with deadlines of its own."""
         return self._work(begin, tensors, opts, by_hand=False)
 
-    def _begun(self, begin: Begin) -> Call:
+    def _begun(self, begin: Begin, order: "_Order") -> Call:
         """On the loop's thread. Whatever fails here uses up the number, so that the next operation meets its own."""
+        order.number = self._made[order.cause]
+        self._made[order.cause] += 1
         try:
             return begin()
         except Exception as error:
             return self.ring.refused(fresh(error))
 
-    def _started(self, begin: Begin, tensors: Any, opts: Any, *, by_hand: bool) -> RingWork:
+    def _started(
+        self, begin: Begin, tensors: Any, opts: Any, *, by_hand: bool, name: Callable[[], str] = str
+    ) -> RingWork:
         pending = self._behind.pending(begin, by_hand=by_hand, on_error=self._note)
         try:
             if self._together is not None:
@@ -265,7 +274,7 @@ class RingProcessGroup(dist.ProcessGroup):
             elif not getattr(opts, "asyncOp", True):
                 pending.settle()  # torch waits next; if it were interrupted before that, nobody would
             pending.hand_over()
-            return RingWork([pending], _tensors_in(tensors))
+            return RingWork([pending], _tensors_in(tensors), name)
         except BaseException:  # an interrupt, and nobody will ever wait for this
             pending.give_up()
             raise
@@ -327,6 +336,20 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def abort(self) -> None:
         self.shutdown()
+
+
+class _Order:
+    """Where an operation stands: behind what it follows (nothing: the program's own), and there the how many-th it is.
+
+    The same on every rank, whichever thread makes it. Names come again after a while: what follows an operation is over
+    by then, and there are never more of them than there can be channels.
+    """
+
+    def __init__(self, cause: str) -> None:
+        self.cause, self.number = cause, 0
+
+    def name(self) -> str:
+        return f"{self.cause or 'after'} {self.number % _NAMES}"
 
 
 def _as_list(tensors: Tensor | list[Tensor]) -> list[Tensor]:

@@ -32,9 +32,12 @@ class WaitTimeout(RuntimeError, TimeoutError):
 class RingWork(Work):
     """One operation of a group, or several that were asked for together."""
 
-    def __init__(self, pendings: Sequence[Pending[Any]], tensors: list[torch.Tensor]) -> None:
+    def __init__(
+        self, pendings: Sequence[Pending[Any]], tensors: list[torch.Tensor], name: Callable[[], str] = str
+    ) -> None:
+        """`name()`, when it has begun: by what it is known on every rank."""
         super().__init__()
-        self._pendings, self._tensors = pendings, tensors
+        self._pendings, self._tensors, self._name = pendings, tensors, name
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """An interrupt gives up what has not ended, and is raised when that is over."""
@@ -85,7 +88,7 @@ class RingWork(Work):
 
     def _follow(self) -> "torch.futures.Future[list[torch.Tensor]]":
         ended: torch.futures.Future[None] = torch.futures.Future()
-        when_all_done(self._pendings, lambda: follow(lambda: ended.set_result(None)))
+        when_all_done(self._pendings, lambda: follow(lambda: ended.set_result(None), self._name()))
         return ended.then(self._outcome)
 
     def _outcome(self, _: object) -> list[torch.Tensor]:
