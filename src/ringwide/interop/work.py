@@ -41,8 +41,14 @@ class RingWork(Work):
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """An interrupt gives up what has not ended, and is raised when that is over."""
-        seconds = timeout.total_seconds() if timeout > _NO_TIMEOUT else None
-        if not self._settle(seconds):
+        try:
+            seconds = timeout.total_seconds() if timeout > _NO_TIMEOUT else None
+            ended = self._settle(seconds)
+        except BaseException:
+            for pending in self._pendings:
+                pending.give_up()
+            raise
+        if not ended:
             raise WaitTimeout(f"the operation has not ended within {seconds:g} s, and goes on")
         for pending in self._pendings:
             pending.result()
@@ -50,12 +56,7 @@ class RingWork(Work):
 
     def _settle(self, seconds: float | None) -> bool:
         until = None if seconds is None else time.monotonic() + seconds
-        try:
-            return all(pending.settle(until and until - time.monotonic()) for pending in self._pendings)
-        except BaseException:
-            for pending in self._pendings:
-                pending.give_up()
-            raise
+        return all(pending.settle(until and until - time.monotonic()) for pending in self._pendings)
 
     def synchronize(self) -> None:
         self.wait()
