@@ -181,7 +181,7 @@ class Engine:
         bring = Prepared(self.planner.plan(request), [Numbers(found, None, np.bitwise_or)], None)
         try:
             async with asyncio.timeout(seconds):
-                await self.calls.make(lambda: bring)
+                await self.calls.make(lambda _: bring)
         except TimeoutError as error:
             missing, limit = ["ranks that wait for others"], self.config.start_timeout_seconds
             raise StartTimeout(rank=self._rank, missing=missing, seconds=limit) from error

@@ -24,7 +24,7 @@ def test_a_signal_of_a_forked_child_is_not_heard_in_its_parent() -> None:
         assert signal.set_wakeup_fd(-1) != -1, "the parent still has its own"
     finally:
         signal.set_wakeup_fd(before)
-        behind.start(_silence(interrupts._doorbells.pop(behind))).wait(60)
+        behind.start(lambda: _silence(interrupts._doorbells.pop(behind))).wait(60)
 
 
 async def _silence(doorbell: interrupts._Doorbell) -> None:
