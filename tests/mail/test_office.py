@@ -317,6 +317,21 @@ def test_a_letter_without_progress_is_reported_and_then_given_up(caplog: pytest.
     assert town.of(late) == "open"
 
 
+def test_many_letters_without_progress_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """And those that come later join it: there is a line every `warn_after_seconds`, not one for each."""
+    town = Town(3, warn_after_seconds=10.0)
+    with caplog.at_level(logging.WARNING, "ringwide.mail"):
+        for tenth in range(250):
+            if tenth < 50:
+                town.send(0, 1 + tenth % 2, b"four", tag=tenth)
+            town.offices[0].check_progress(tenth / 10)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the message to rank 1 with tag 0 (uint8[4]): waiting for rank 1 (10 s without progress)",
+        "50 messages, first the message to rank 1 with tag 0 (uint8[4]): "
+        "waiting for rank 1, rank 2 (20 s without progress)",
+    ]
+
+
 def test_progress_and_time_in_which_we_did_not_run_start_the_deadline_anew() -> None:
     town = Town(2, timeout_seconds=30.0)
     sent, received = half_way(town)

@@ -50,7 +50,7 @@ class Desk:
         self.over: RingwideError | None = None
 
     def enter(self, letter: AnyLetter) -> None:
-        letter.opened_at = letter.progress_at = letter.warned_at = self._clock.time()
+        letter.opened_at = letter.progress_at = self._clock.time()
         self.open[letter] = None
         self._on_open()
 

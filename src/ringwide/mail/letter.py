@@ -18,7 +18,7 @@ class Letter:
         self.on_done = on_done
         self.number = 0
         self.progress, self.progress_seen = 0, -1
-        self.opened_at = self.progress_at = self.warned_at = 0.0
+        self.opened_at = self.progress_at = 0.0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
