@@ -41,7 +41,7 @@ class Receiving:
 
     def stop(self, letter: Incoming, reason: str, *, leaving: bool) -> None:
         """It is given up here. From now on nobody writes to its memory."""
-        if self._matching.cancelled(letter, letter.space, letter.tag):
+        if self._matching.cancelled(letter, letter.source, letter.space, letter.tag):
             return
         assert letter.peer is not None, "what does not wait for an offer has had one"
         mail = self._desk.mail_with[letter.peer]

@@ -14,6 +14,7 @@ Rules:
 - Exchanges have tags of their own, which no receive of a user can meet.
 """
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from enum import IntEnum
 from itertools import count
@@ -81,53 +82,81 @@ def segments_of(nbytes: int, segment_bytes: int) -> int:
 Receive = TypeVar("Receive", bound=Hashable)
 
 
+Key = tuple[int, int]
+"""Space and tag."""
+
+
 class Matching(Generic[Receive]):
-    """Offers that nobody has wanted yet, and receives for which nothing has been offered yet."""
+    """Offers that nobody has wanted yet, and receives for which nothing has been offered yet.
+
+    Nothing is looked for among many: of what fits, the first is at hand. `OrderedDict`: a plain dict would pass over
+    all that has been removed from its beginning.
+    """
 
     def __init__(self) -> None:
-        self._offers: dict[tuple[int, int], dict[tuple[int, int], Offer]] = {}  # by space and tag, as they came
-        self._places: dict[int, dict[int, tuple[int, int]]] = {}  # of each sender's offers: the space and tag
-        self._receives: dict[tuple[int, int], dict[Receive, int | None]] = {}  # with the source, as they were posted
+        self._offers: dict[Key, dict[int, OrderedDict[int, tuple[int, Offer]]]] = {}  # by sender and number, in order
+        self._places: dict[int, dict[int, Key]] = {}  # of each sender's offers
+        self._receives: dict[tuple[int, int, int | None], OrderedDict[Receive, int]] = {}  # by source, in order
+        self._order = count()
 
-    def offered(self, peer: int, offer: Offer) -> Receive | None:
-        """The receive that gets this. None: it waits for one."""
-        key = offer.space, offer.tag
-        receives = self._receives.get(key, {})
-        for receive, source in receives.items():
-            if source is None or source == peer:
-                self._drop_receive(key, receive)
-                return receive
-        self._offers.setdefault(key, {})[peer, offer.number] = offer
-        self._places.setdefault(peer, {})[offer.number] = key
-        return None
+    def offered(self, peer: int, offer: Offer, *, keep: bool = True) -> Receive | None:
+        """The receive that gets this. None: it waits for one, if we `keep` it."""
+        receive = self._first_receive(peer, offer.space, offer.tag)
+        if receive is None and keep:
+            key = offer.space, offer.tag
+            offers = self._offers.setdefault(key, {}).setdefault(peer, OrderedDict())
+            offers[offer.number] = next(self._order), offer
+            self._places.setdefault(peer, {})[offer.number] = key
+        return receive
+
+    def _first_receive(self, peer: int, space: int, tag: int) -> Receive | None:
+        """The one that was posted first, of those for this peer and those for anybody."""
+        found: list[tuple[int, int | None, Receive]] = []
+        for source in (peer, None):
+            receives = self._receives.get((space, tag, source))
+            if receives:
+                receive, order = next(iter(receives.items()))
+                found.append((order, source, receive))
+        if not found:
+            return None
+        _, source, receive = min(found, key=_order_of)
+        self.cancelled(receive, source, space, tag)
+        return receive
 
     def posted(self, receive: Receive, source: int | None, space: int, tag: int) -> tuple[int, Offer] | None:
         """What this receive gets, and from whom. None: it waits for it."""
-        key = space, tag
-        for (peer, number), offer in self._offers.get(key, {}).items():
-            if source is None or source == peer:
-                self.withdrawn(peer, number)
-                return peer, offer
-        self._receives.setdefault(key, {})[receive] = source
-        return None
+        by_sender = self._offers.get((space, tag), {})
+        senders = by_sender if source is None else [source] if source in by_sender else []
+        firsts = [(*next(iter(by_sender[peer].values())), peer) for peer in senders]
+        if not firsts:
+            self._receives.setdefault((space, tag, source), OrderedDict())[receive] = next(self._order)
+            return None
+        _, offer, peer = min(firsts, key=_order_of)
+        self.withdrawn(peer, offer.number)
+        return peer, offer
 
     def withdrawn(self, peer: int, number: int) -> bool:
         """The offer waits no more. Did it?"""
         key = self._places.get(peer, {}).pop(number, None)
         if key is None:
             return False
-        offers = self._offers[key]
-        del offers[peer, number]
-        if not offers:
+        by_sender = self._offers[key]
+        del by_sender[peer][number]
+        if not by_sender[peer]:
+            del by_sender[peer]
+        if not by_sender:
             del self._offers[key]
         return True
 
-    def cancelled(self, receive: Receive, space: int, tag: int) -> bool:
+    def cancelled(self, receive: Receive, source: int | None, space: int, tag: int) -> bool:
         """The receive waits no more. Did it?"""
-        waits = receive in self._receives.get((space, tag), {})
-        if waits:
-            self._drop_receive((space, tag), receive)
-        return waits
+        receives = self._receives.get((space, tag, source))
+        if receives is None or receive not in receives:
+            return False
+        del receives[receive]
+        if not receives:
+            del self._receives[space, tag, source]
+        return True
 
     def left(self, peer: int) -> None:
         """What this rank has offered will never come."""
@@ -137,8 +166,6 @@ class Matching(Generic[Receive]):
     def unanswered(self, peer: int) -> int:
         return len(self._places.get(peer, {}))
 
-    def _drop_receive(self, key: tuple[int, int], receive: Receive) -> None:
-        receives = self._receives[key]
-        del receives[receive]
-        if not receives:
-            del self._receives[key]
+
+def _order_of(entry: tuple[int, object, object]) -> int:
+    return entry[0]
