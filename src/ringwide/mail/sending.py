@@ -5,7 +5,7 @@ from ringwide.mail.correspondent import Correspondent
 from ringwide.mail.desk import Desk
 from ringwide.mail.letter import Outgoing
 from ringwide.protocol.frame import Kind, pack_data
-from ringwide.protocol.mail import UNANSWERED_LIMIT, Offer, segments_of
+from ringwide.protocol.mail import Offer, kept_bytes, segments_of
 
 WINDOW = 8
 """How many segments of one message wait in its lane at a time: others get their turn between them."""
@@ -19,14 +19,22 @@ class Sending:
 
     def offer(self, letter: Outgoing) -> None:
         mail = self._desk.mail_with[letter.peer]
-        mail.held.append(letter)
-        self._offer_held(mail)
+        mail.unaccepted[letter] = None
+        mail.offering[letter.space].add(letter, letter.tag, kept_bytes(letter.what))
+        self._offer_more(mail, letter.space)
 
-    def _offer_held(self, mail: Correspondent) -> None:
-        while mail.held and len(mail.offered) < UNANSWERED_LIMIT:
-            letter = mail.held.popleft()
-            mail.number(letter)
-            self._desk.tell(mail.peer, offer_of(letter).frame(self._desk.epoch))
+    def _offer_more(self, mail: Correspondent, space: int) -> None:
+        while (due := mail.offering[space].next()) is not None:
+            letter, kind = due
+            mail.number(letter, kind)
+            owner = mail.shown if kind == Kind.HELD else None
+            self._desk.tell(mail.peer, offer_of(letter).frame(self._desk.epoch, kind), owner)
+
+    def _settled(self, mail: Correspondent, letter: Outgoing) -> None:
+        """It is accepted or over: its place is for others."""
+        del mail.unaccepted[letter]
+        mail.offering[letter.space].gone(letter)
+        self._offer_more(mail, letter.space)
 
     def send_on(self, letter: Outgoing) -> None:
         """Give the lane as much as it may have; called again whenever a segment has left."""
@@ -60,19 +68,18 @@ class Sending:
     def take_back(self, letter: Outgoing, reason: str, *, leaving: bool) -> None:
         """It is given up here. From now on nobody reads its payload."""
         mail = self._desk.mail_with[letter.peer]
-        if mail.offered.pop(letter.number, None) is not None:
-            self._desk.say(mail.peer, Kind.WITHDRAW, letter.number, reason)  # at once: the other counts its offers
-            self._offer_held(mail)
-        elif mail.leaving.pop(letter.number, None) is not None:
+        if mail.leaving.pop(letter.number, None) is not None:
             self._desk.links[mail.peer].forget_mail(letter.number)
             self._desk.say_withdrawn(mail.peer, letter.number, reason, leaving=leaving)
-        else:
-            mail.held.remove(letter)
+            return
+        if mail.answered(letter.number) is not None:
+            self._desk.say(mail.peer, Kind.WITHDRAW, letter.number, reason)  # at once: the other counts its offers
+        self._settled(mail, letter)
 
     # -- what the other end says
 
     def hear_accept(self, mail: Correspondent, number: int) -> None:
-        letter = mail.offered.pop(number, None)
+        letter = mail.answered(number)
         if letter is None:
             self._check_late_answer(mail, number)
             return
@@ -80,15 +87,32 @@ class Sending:
         letter.progress += 1
         mail.leaving[number] = letter
         self.send_on(letter)
-        self._offer_held(mail)
+        self._settled(mail, letter)
 
     def hear_decline(self, mail: Correspondent, number: int, expected: str) -> None:
-        letter = mail.offered.pop(number, None)
+        letter = mail.answered(number)
         if letter is None:
             self._check_late_answer(mail, number)
             return
+        self._settled(mail, letter)
         self._desk.end(letter, self._desk.mismatch(letter, letter.what, expected))
-        self._offer_held(mail)
+
+    def hear_later(self, mail: Correspondent, number: int) -> None:
+        """Nothing that was shown up to this number is wanted now."""
+        mail.check_known(number)
+        if not mail.is_ours(number) or number > mail.shown.last_left:
+            raise RemoteProtocolError(f"rank {mail.peer} puts off message {number}, which it has not been shown")
+        shown = mail.shown.letters
+        while shown and next(iter(shown)) <= number:
+            _, letter = shown.popitem(last=False)
+            letter.number = 0
+            mail.offering[letter.space].put_off(letter)
+        for space in mail.offering:
+            self._offer_more(mail, space)
+
+    def hear_wanted(self, mail: Correspondent, space: int, tag: int) -> None:
+        mail.offering[space].wanted(tag)
+        self._offer_more(mail, space)
 
     def _check_late_answer(self, mail: Correspondent, number: int) -> None:
         """It may have crossed our own WITHDRAW."""
@@ -98,15 +122,16 @@ class Sending:
 
     def hear_unwanted(self, mail: Correspondent, number: int, reason: str) -> None:
         """Who was to receive it does not any more. If all of it has left, nobody minds."""
-        letter = mail.offered.pop(number, None)
-        if letter is None:
+        letter = mail.answered(number)
+        if letter is not None:
+            self._settled(mail, letter)
+        else:
             letter = mail.leaving.pop(number, None)
             if letter is None:
                 return
             self._desk.links[mail.peer].forget_mail(number)
             self._desk.say(mail.peer, Kind.WITHDRAW, number, "as it is not wanted")
         self._desk.end(letter, self._desk.aborted(letter, mail.peer, reason))
-        self._offer_held(mail)
 
 
 def offer_of(letter: Outgoing) -> Offer:
