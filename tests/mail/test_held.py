@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from counted import grows_evenly
-from mail.post import ROOM_FOR_ONE, ROOM_FOR_THREE, Town
+from mail.post import ROOM_FOR_ONE, ROOM_FOR_THREE, SEGMENT_BYTES, Town
 from ringwide.errors import PeerLost, RemoteProtocolError
+from ringwide.mail import sending
 from ringwide.mail.letter import Incoming, Letter, Outgoing
 from ringwide.protocol.frame import Kind, news, unpack
 from ringwide.protocol.mail import Offer, Space, wanted
@@ -144,6 +145,9 @@ def test_what_is_held_ends_with_the_peer_that_leaves_and_with_the_ring() -> None
 # -- any story at all
 
 
+SIZES = 3, 10 * SEGMENT_BYTES - 1
+
+
 class Story:
     """Ranks send, receive and give up by chance, while bytes move by chance."""
 
@@ -175,15 +179,16 @@ class Story:
     def _send(self) -> None:
         to = self._rank()
         sender = self.chance.choice([rank for rank in range(self.town.size) if rank != to])
-        payload = bytes([len(self.sent)]) * 3
-        letter = self.town.send(sender, to, payload, tag=self.chance.randrange(self.tags))
+        tag = self.chance.randrange(self.tags)
+        letter = self.town.send(sender, to, bytes([len(self.sent)]) * SIZES[tag % 2], tag=tag)
         self.sent.append(letter)
         self.rank_of[letter] = sender
 
     def _receive(self) -> None:
         rank = self._rank()
         source = self.chance.choice([None, *(other for other in range(self.town.size) if other != rank)])
-        letter = self.town.receive(rank, 3, source, tag=self.chance.randrange(self.tags))
+        tag = self.chance.randrange(self.tags)
+        letter = self.town.receive(rank, SIZES[tag % 2], source, tag=tag)
         self.received.append(letter)
         self.rank_of[letter] = rank
 
@@ -206,7 +211,10 @@ class Story:
 
 
 @pytest.mark.parametrize("first", range(0, 1000, 100))
-def test_whatever_happens_who_waits_for_each_other_meets_and_in_order(first: int) -> None:
+def test_whatever_happens_who_waits_for_each_other_meets_and_in_order(
+    first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "LANE_WINDOW", 9)
     for seed in range(first, first + 100):
         story = Story(seed)
         story.tell()
@@ -223,12 +231,13 @@ def check(story: Story) -> None:
         if town.of(letter) == "done":
             order[rank_of[letter], letter.source, letter.peer, letter.tag].append(letter.memory[0])
             assert (letter.peer, letter.tag) == of_number(story, letter.memory[0])
+            assert len(set(letter.memory)) == 1
     assert all(numbers == sorted(set(numbers)) for numbers in order.values())
     for letter in (*story.sent, *story.received):
         assert town.of(letter) in ("open", "done", "CollectiveAborted")
     for office in town.offices:
         for mail in office._desk.mail_with.values():
-            assert not any([mail.leaving, mail.arriving, mail.unwanted, mail.shown.letters])
+            assert not any([mail.leaving, mail.turns, mail.in_lane, mail.arriving, mail.unwanted, mail.shown.letters])
 
 
 def of_number(story: Story, number: int) -> tuple[int, int]:
@@ -365,6 +374,23 @@ def ended(count: int) -> None:
     town.say_goodbye(1, to=0)
 
 
-@pytest.mark.parametrize("act", [in_reverse, given_up, ended])
+def leaving(count: int) -> None:
+    """All are accepted, and none has left when the ring ends."""
+    town = Town(2)
+    for tag in range(count):
+        town.receive(1, 1000, tag=tag)
+        town.send(0, 1, bytes(1000), tag=tag)
+    while town.ways[0, 1].waiting:
+        town.ways[0, 1].leave()
+    town.ways[0, 1].arrive(1 << 30)
+    while town.ways[1, 0].waiting:
+        town.ways[1, 0].leave()
+    town.ways[1, 0].arrive(1 << 30)
+    for rank in range(2):
+        town.fail(rank, PeerLost(rank=1 - rank, reason="gone"))
+    assert not any(office.waits for office in town.offices)
+
+
+@pytest.mark.parametrize("act", [in_reverse, given_up, ended, leaving])
 def test_many_take_no_longer_than_they_are_many(act: Callable[[int], None]) -> None:
     assert grows_evenly(act)

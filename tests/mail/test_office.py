@@ -21,7 +21,7 @@ from ringwide.errors import (
 )
 from ringwide.mail import sending
 from ringwide.mail.letter import Incoming, Letter, Outgoing
-from ringwide.protocol.frame import HEADER_BYTES, Kind, framed, news, pack_data
+from ringwide.protocol.frame import HEADER_BYTES, Kind, framed, news, pack_data, unpack
 from ringwide.protocol.mail import KEPT_LIMIT_BYTES, Offer, Space
 
 LONG = bytes(range(256)) * 10
@@ -73,6 +73,28 @@ def test_a_message_is_done_when_its_last_byte_has_left() -> None:
         assert town.of(sent) == "open"
         way.leave()
     assert town.of(sent) == "done"
+
+
+def test_messages_that_leave_at_once_take_turns_and_do_not_fill_the_lane() -> None:
+    town = Town(2)
+    for tag in range(100):
+        town.receive(1, len(LONG), tag=tag)
+    town.settle()
+    sent = [town.send(0, 1, LONG, tag=tag) for tag in range(100)]
+    way, back = town.ways[0, 1], town.ways[1, 0]
+    for _ in range(100):
+        way.leave()
+    way.arrive(1 << 30)
+    for _ in range(100):
+        back.leave()
+    back.arrive(1 << 30)
+    order = []
+    while way.waiting:
+        assert len(way.waiting) <= sending.LANE_WINDOW
+        order.append(unpack(way.waiting[0][0], limit_bytes=SEGMENT_BYTES).collective)
+        way.leave()
+    assert len(set(order[-100:])) > 80  # nearly all leave to the end; before others came, a few had more turns
+    assert {town.of(letter) for letter in sent} == {"done"}
 
 
 def test_an_exchange_is_no_message() -> None:

@@ -38,6 +38,8 @@ class Correspondent:
         self.offered: dict[int, Outgoing] = {}  # and not answered
         self.shown = Shown()
         self.leaving: dict[int, Outgoing] = {}  # accepted
+        self.turns: OrderedDict[Outgoing, None] = OrderedDict()  # of these, those whose next segment waits for its turn
+        self.in_lane, self.filling_lane = 0, False  # segments of all of them
         self.arriving: dict[int, Incoming] = {}
         self.unwanted: dict[int, int] = {}  # accepted and given up: how many bytes may still come
         self.departed: PeerLeft | None = None

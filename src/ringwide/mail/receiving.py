@@ -80,7 +80,8 @@ class Receiving:
         mail = self._desk.mail_with[letter.peer]
         del mail.arriving[letter.number]
         mail.unwanted[letter.number] = letter.nbytes - letter.landed
-        self._desk.links[mail.peer].forget_mail(letter.number)
+        if letter.landing:
+            self._desk.links[mail.peer].forget_mail(letter.number)
         self._desk.say_withdrawn(mail.peer, letter.number, reason, leaving=leaving)
 
     def forget_offers_of(self, peer: int) -> None:
@@ -160,6 +161,7 @@ class Receiving:
         if letter is None:
             return None
         letter.check(header, self._desk.segment_bytes)
+        letter.landing = True
         return letter.place(header.payload_bytes)
 
     def hear_data(self, mail: Correspondent, header: Header, payload: memoryview) -> None:
