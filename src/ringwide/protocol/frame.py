@@ -20,7 +20,7 @@ from xxhash import xxh3_64_intdigest
 from ringwide.errors import CorruptFrame, RemoteProtocolError
 
 MAGIC = int.from_bytes(b"RW", "little")
-VERSION = 3
+VERSION = 4
 NEWS_LIMIT_BYTES = 4096
 """The largest payload of any frame that carries words instead of numbers."""
 
@@ -32,7 +32,7 @@ _FIELDS_BYTES = _CHECKED_BYTES - _PAYLOAD_CHECK.size
 
 
 class Kind(IntEnum):
-    """What a frame is. The handshake uses the first four, a joined ring the others, mail lanes the last four."""
+    """What a frame is. The handshake uses the first four, a joined ring the others, mail lanes those from OFFER."""
 
     HELLO = 1
     WELCOME = 2
@@ -49,6 +49,9 @@ class Kind(IntEnum):
     ACCEPT = 24
     DECLINE = 25
     WITHDRAW = 26
+    HELD = 28
+    LATER = 29
+    WANTED = 30
 
 
 LAST_OF_COLLECTIVES = int(Kind.TIMEOUT)
