@@ -232,7 +232,7 @@ class Calls:
             entry.refusal = refusal.with_traceback(None)
         except Exception as error:
             raised = error.with_traceback(None)
-            entry.refusal = Refusal(f"it could not begin: {_words(error)}", lambda _: raised)
+            entry.refusal = Refusal(str(error) or repr(error), lambda _: raised)
 
     def _new_queue(self, name: str) -> _Queue:
         if not isinstance(name, str):
@@ -425,7 +425,3 @@ def _wrong_thread() -> str:
         f"a call was made in thread {threading.current_thread().name!r}, and its ring lives on another one's event "
         "loop; make it there, or use join_blocking"
     )
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
