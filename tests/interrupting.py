@@ -77,8 +77,9 @@ class Two:
             except Exception as error:
                 self._outcomes.put(error)
 
-    def at_every_instruction(self) -> None:
+    def at_every_instruction(self, first: int = 0) -> None:
         """Until the call is over before it is interrupted."""
+        self.interrupts = first
         self._thread.start()
         while self.interrupt(interrupted_at(self.interrupts), f"instruction {self.interrupts}"):
             self.interrupts += 1

@@ -1,6 +1,7 @@
 """Blocking calls that are interrupted: at every instruction, by real signals, and again while the first is heeded."""
 
 import asyncio
+import itertools
 import os
 import signal
 import threading
@@ -13,9 +14,9 @@ import numpy as np
 import pytest
 
 import ringwide
-from interrupting import PATIENCE_SECONDS, Interrupted, Two
+from interrupting import PATIENCE_SECONDS, Interrupted, Two, interrupted_at
 from local_ring import free_peers
-from ringwide.background import background
+from ringwide.background import Background, background
 
 SMALL, BULK = 4, 300_000
 SIGNALS = 60
@@ -52,6 +53,29 @@ def test_an_interrupt_at_any_instruction_leaves_a_tensor_whole_and_final(count: 
     with two_ranks(count) as two:
         two.at_every_instruction()
         assert two.interrupts > 100
+
+
+def test_so_does_one_in_a_thread_that_is_not_the_main_one() -> None:
+    """Signals do not come there, but a program can raise in any thread (`PyThreadState_SetAsyncExc`)."""
+    with two_ranks(SMALL) as two, ThreadPoolExecutor(1) as threads:
+        threads.submit(two.at_every_instruction).result()
+        assert two.interrupts > 100
+
+
+def test_an_interrupt_after_the_end_of_the_loop_does_not_wait_for_it() -> None:
+    async def call() -> None: ...
+
+    ended = Background()
+    ended.close()
+    for instruction in itertools.count():
+        try:
+            with interrupted_at(instruction):
+                ended.call(call)
+        except Interrupted:
+            continue
+        except ringwide.RingClosed:
+            break
+    assert instruction > 100
 
 
 @contextmanager

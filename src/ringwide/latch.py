@@ -16,7 +16,7 @@ _allocate.restype = ctypes.c_void_p
 _acquire.argtypes = [ctypes.c_void_p, ctypes.c_int]
 _release.argtypes = [ctypes.c_void_p]
 _release.restype = None
-_unused: list[int] = []
+_spare: dict[str, int] = {}  # one is enough, unless a signal handler makes calls of its own
 
 wait_whatever_comes = _acquire
 """wait_whatever_comes(latch, 1): returns when it is open. One call of C, after which handlers of signals may run."""
@@ -26,12 +26,13 @@ def take_latch() -> int | None:
     """One that is shut, for the main thread. Other threads are not interrupted by signals, and need none."""
     if threading.current_thread() is not threading.main_thread():
         return None
-    try:
-        return _unused.pop()
-    except IndexError:
-        latch: int = _allocate()
-        _acquire(latch, 1)
-        return latch
+    return _spare.pop("latch", None) or _new_latch()
+
+
+def _new_latch() -> int:
+    latch: int = _allocate()
+    _acquire(latch, 1)
+    return latch
 
 
 def open_latch(latch: int) -> None:
@@ -42,4 +43,4 @@ def open_latch(latch: int) -> None:
 def put_back(latch: int | None) -> None:
     """It is still shut, and nobody will open it."""
     if latch is not None:
-        _unused.append(latch)
+        _spare["latch"] = latch
