@@ -78,6 +78,9 @@ class Life:
         self._planners, self._plans = planners, dict[tuple[int, Call], Plan]()
         self.network = Network(self.scenario, planners, Random(seed * 1_000_003 + timing), self.report)
         self.ranks = [Rank(self, rank) for rank in range(self.scenario.size)]
+        for rank in self.ranks:
+            for link in self.network.links[rank.rank].values():
+                link.on_ended = rank.dispatcher.parting.stream_ended
         self.network.dispatchers = [rank.dispatcher for rank in self.ranks]
         self._connect_vitals()
 
@@ -140,7 +143,7 @@ class Life:
 
     def _strike(self, fault: Fault) -> None:
         rank = self.ranks[fault.rank]
-        if fault.kind is FaultKind.KILL and rank.left:
+        if fault.kind is FaultKind.KILL and rank.hung_up:
             return
         self.struck.append((self.network.clock.now, fault))
         if fault.kind is FaultKind.ABORT:
