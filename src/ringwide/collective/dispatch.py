@@ -210,7 +210,7 @@ class Dispatcher:
             self._hear_early(collective)
         if self._blocked:
             self._resume_lanes()
-        if self.parting.gone:
+        if self.parting.anybody_gone:
             self.parting.look_for_orphans()
 
     def _hear_early(self, collective: Collective) -> None:

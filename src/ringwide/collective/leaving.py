@@ -3,7 +3,9 @@
 Rules:
 - The last frame on every lane is END. A peer that has read all of them answers with its own, and then the lanes close.
 - A peer that leaves as well is not waited for longer than until its own ENDs have come: it needs nothing any more.
-- A peer that is lost, or falls silent meanwhile, is not waited for. One that computes is: it gives signs of life.
+- A peer that is lost is not waited for, but our last words get the time to reach its kernel: others say that it is
+  lost, and it may live. One that falls silent meanwhile is not waited for any longer. One that computes is: it gives
+  signs of life.
 - Nothing that has moved for `timeout_seconds` ends the waiting, and so does whoever cancels it. Connections are then
   reset where something has not arrived, so that the peer does not take the rest for everything.
 """
@@ -17,6 +19,8 @@ from ringwide.errors import ranks_named
 
 logger = logging.getLogger("ringwide.collective")
 
+LAST_WORDS_SECONDS = 0.5
+
 
 class LinkLike(Protocol):
     """What leaving needs of a link; the simulator has its own."""
@@ -26,6 +30,10 @@ class LinkLike(Protocol):
     @property
     def over(self) -> bool:
         """Nothing more is to be expected of it."""
+
+    @property
+    def delivered(self) -> bool:
+        """All that was sent has reached the peer's kernel."""
 
     @property
     def moved(self) -> int:
@@ -55,17 +63,19 @@ class Leaving:
         self.done = False
         self._due = self._moved_at = self._warned_at = 0.0
         self._moved = -1
+        self._lost: list[LinkLike] = []
+        self._lost_until = 0.0
 
     def begin(self, lost: Collection[int]) -> None:
-        for peer, link in self._links.items():
+        self._moved_at = self._warned_at = self._clock.time()
+        self._lost = [link for peer, link in self._links.items() if peer in lost]
+        self._lost_until = self._moved_at + LAST_WORDS_SECONDS
+        for link in self._links.values():
             link.on_over = self._look_who_is_left
-            if peer in lost:
-                link.abandon()
-            else:
-                link.finish()
+            link.finish()
+        self._let_go_of_the_lost(self._moved_at)
         self._look_who_is_left()
         if not self.done:
-            self._moved_at = self._warned_at = self._clock.time()
             self._tick_later()
 
     def silent(self, peers: Sequence[int], seconds: float) -> None:
@@ -90,6 +100,11 @@ class Leaving:
             self._vitals.rest()
             self._on_done()
 
+    def _let_go_of_the_lost(self, now: float) -> None:
+        for link in self._lost:
+            if not link.over and (link.delivered or now >= self._lost_until):
+                link.abandon()
+
     # -- how long it takes
 
     def _tick_later(self) -> None:
@@ -101,6 +116,7 @@ class Leaving:
             return
         self._vitals.watch(0)  # not a collective: nobody is late
         now, moved = self._clock.time(), sum(link.moved for link in self._links.values())
+        self._let_go_of_the_lost(now)
         if now - self._due > self._tick_seconds:  # our own event loop stood still
             self._moved_at += now - self._due
         if moved != self._moved:

@@ -4,14 +4,15 @@ Rules:
 - A peer that says goodbye has finished everything up to a number: what is in flight up to there still arrives, and END
   on every lane of it says that it has.
 - A connection that ends without a goodbye is a loss, and so is silence while a collective waits.
-- Whoever waits for a peer of which nothing more can come, because all has come or its connections broke after its
-  goodbye, has lost it: that is known at once.
+- Whoever waits for a peer of which nothing more can come has lost it, and knows that at once: its connections broke
+  after its goodbye. If all that it sent has come instead, it has not finished that collective but heard from a third
+  rank that it failed. We shall hear that too; only if not, the peer is lost.
 - Who notices a loss tells all; who hears of it for the first time passes it on, for the one who noticed cannot perhaps
   be heard by everybody. All say who is lost, and who noticed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ringwide.collective.collective import Collective
 from ringwide.collective.deadlines import Clock
@@ -35,6 +36,13 @@ class Correspondence(Protocol):
     def fail(self, error: RingwideError) -> None: ...
 
 
+class Gone(NamedTuple):
+    """Since when nothing more can come from a peer, and why what is still due is lost."""
+
+    at: float
+    why: str
+
+
 class Parting:
     """Knows whether the ring is over, and why. `doom` ends every collective after a number with an error."""
 
@@ -52,7 +60,8 @@ class Parting:
         self._rank, self._peers, self._open, self._clock, self._epoch = rank, peers, open_, clock, epoch
         self._tell_all, self._doom = tell_all, doom
         self._departed: set[int] = set()  # who said goodbye
-        self.gone: dict[int, str] = {}  # of those, from whom nothing more can come: why what is missing is lost
+        self._cut: dict[int, Gone] = {}  # of those, whose connections broke
+        self._complete: dict[int, Gone] = {}  # of those, who have sent all that they ever will
         self.lost: set[int] = set()
         self.leaving: Leaving | None = None  # this rank itself, after its goodbye
         self.over: RingwideError | None = None  # why nothing can be started any more
@@ -112,19 +121,30 @@ class Parting:
     def stream_ended(self, peer: int) -> None:
         """All that this peer has ever sent is here."""
         if peer in self._departed:
-            self._nothing_more_from(peer, "it has left, and has not sent all that is due")
+            self._complete[peer] = Gone(self._clock.time(), "it has left, and has not sent all that is due")
+            self._look_for_orphans_later()
         else:
             self.other_lane_ended(peer, EOFError("it ended its connections without a goodbye"))
 
-    def _nothing_more_from(self, peer: int, why: str) -> None:
-        self.gone.setdefault(peer, why)
-        self.look_for_orphans()
+    @property
+    def anybody_gone(self) -> bool:
+        return bool(self._cut or self._complete)
 
     def look_for_orphans(self) -> None:
-        """Does a collective wait for somebody from whom nothing more comes? Better now than at its deadline."""
-        begun = [collective for collective in self._open.values() if collective.begun]
-        for peer, why in self.gone.items():
-            if any(peer in collective.waiting_for() for collective in begun):
+        """Does a collective wait for somebody from whom nothing more comes? It need not wait for its deadline."""
+        self._fail_orphans(self._cut, self._clock.time())
+        if self._complete:
+            self._look_for_orphans_later()
+
+    def _look_for_orphans_later(self) -> None:
+        now = self._clock.time()
+        self._clock.call_later(GOODBYE_GRACE_SECONDS, lambda: self._fail_orphans(self._complete, now))
+
+    def _fail_orphans(self, gone: Mapping[int, Gone], since: float) -> None:
+        """Those that have waited since then, for one who has been gone since then."""
+        begun = [collective for collective in self._open.values() if collective.begun and collective.begun_at <= since]
+        for peer, (gone_at, why) in gone.items():
+            if gone_at <= since and any(peer in collective.waiting_for() for collective in begun):
                 self._tell_of_loss(peer, why)
                 self.close_down(PeerLost(rank=peer, reason=why))
                 return
@@ -135,7 +155,8 @@ class Parting:
             return
         ended = isinstance(reason, EOFError | OSError)
         if ended and peer in self._departed:
-            self._nothing_more_from(peer, f"{reason}, after its goodbye, with frames on their way")
+            self._cut[peer] = Gone(self._clock.time(), f"{reason}, after its goodbye, with frames on their way")
+            self.look_for_orphans()
             return
         self._tell_of_loss(peer if ended or isinstance(reason, RemoteProtocolError) else self._rank, str(reason))
         self.close_down(self._as_error(peer, reason))

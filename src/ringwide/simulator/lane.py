@@ -20,6 +20,7 @@ from ringwide.collective.operation import Owner
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import END, HEADER_BYTES, Header, Kind, framed, seal
 from ringwide.protocol.stream import FrameReader
+from ringwide.protocol.vital import VITAL_LANE
 from ringwide.simulator.clock import VirtualClock
 from ringwide.simulator.damage import garbled, stale
 from ringwide.simulator.faults import Damage
@@ -349,8 +350,7 @@ class SimulatedLane:
             self.closed = self._gone = True
             self._queue.clear()
             self.on_end()
-            if not self.ended:
-                self._network.dispatchers[self.rank].lost(self, ConnectionResetError("connection reset by peer"))
+            self._tell_of_loss(ConnectionResetError("connection reset by peer"))
 
     # -- the end
 
@@ -398,9 +398,16 @@ class SimulatedLane:
     def _lose(self, reason: Exception) -> None:
         if not self.closed:
             self.close()
-            if self.ended and isinstance(reason, EOFError | OSError):
-                return  # after END there is nothing to lose
-            self._network.dispatchers[self.rank].lost(self, reason)
+            self._tell_of_loss(reason)
+
+    def _tell_of_loss(self, reason: Exception) -> None:
+        dispatcher = self._network.dispatchers[self.rank]
+        if self.ended and isinstance(reason, EOFError | OSError):
+            return  # after END there is nothing to lose
+        if self.index == VITAL_LANE:
+            dispatcher.parting.vital_lane_ended(self.peer, reason)
+        else:
+            dispatcher.lost(self, reason)
 
     def dissolve(self) -> None:
         """This lane, its peer and its reader know each other."""

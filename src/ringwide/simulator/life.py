@@ -134,8 +134,17 @@ class Life:
 
     def submitted(self, rank: int, index: int) -> None:
         """A rank has made a call: some time after that, faults strike."""
+        first = self.scenario.fault
+        if (rank, index) == (first.rank, first.call) and not self.scenario.strikes_on_the_way_out:
+            self._strike_soon()
+
+    def leaving(self, rank: int) -> None:
+        if rank == self.scenario.fault.rank and self.scenario.strikes_on_the_way_out:
+            self._strike_soon()
+
+    def _strike_soon(self) -> None:
         first, *others = self.scenario.faults
-        if (rank, index) != (first.rank, first.call) or first.kind is FaultKind.NONE:
+        if first.kind is FaultKind.NONE:
             return
         self.network.clock.call_later(first.delay, partial(self._strike, first))
         for second in others:

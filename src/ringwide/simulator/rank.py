@@ -31,6 +31,8 @@ class Surroundings(Protocol):
 
     def submitted(self, rank: int, index: int) -> None: ...
 
+    def leaving(self, rank: int) -> None: ...
+
     def check_ending(self, rank: int, index: int, memory: Memory, error: RingwideError | None) -> None: ...
 
 
@@ -141,6 +143,7 @@ class Rank:
             vitals=vitals,
             on_done=self._hang_up,
         )
+        self._life.leaving(self.rank)
         parting.leaving.begin(parting.lost)
 
     def _hang_up(self) -> None:

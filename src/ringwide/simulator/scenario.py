@@ -62,6 +62,11 @@ class Scenario:
             return fault.kind is FaultKind.LEAVE or (self.parting and fault.lasts < inf)
         return self.parting
 
+    @property
+    def strikes_on_the_way_out(self) -> bool:
+        """A kill of one that has said goodbye, and has perhaps not got rid of everything."""
+        return self.fault.kind is FaultKind.KILL and self.fault.wide and self.parting
+
     def calls_of(self, rank: int) -> list[Call]:
         """What one rank calls."""
         calls, fault = list(self.calls), self.fault

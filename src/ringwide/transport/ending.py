@@ -66,17 +66,20 @@ class Ending:
         return any(lane.closed and not lane.ended for lane in lanes) or all(lane.closed for lane in lanes)
 
     @property
+    def delivered(self) -> bool:
+        return all(lane.closed or lane.delivered for lane in self.all_lanes())
+
+    @property
     def moved(self) -> int:
         """Grows with what gets there and what comes from there."""
         return sum(lane.moved for lane in self.all_lanes())
 
     def lane_has_ended(self) -> None:
         """One lane has ended, or was closed."""
-        if all(lane.ended for lane in self.all_lanes()):
+        if not self._ended and all(lane.ended for lane in self.all_lanes()):
+            self._ended = True
             self.finish()
-            if not self._ended:
-                self._ended = True
-                self.on_ended(self.peer)
+            self.on_ended(self.peer)
         if self.over:
             self.on_over()
 

@@ -46,6 +46,7 @@ class Link(Ending):
     def add(self, lane: Lane) -> None:
         self.lanes[lane.index] = lane
         lane.on_end = self.lane_has_ended
+        self._ended = False  # one that could not join may have said END on the lanes that were there before
         self._bulk = [lane for index, lane in sorted(self.lanes.items()) if 0 < index < MAIL_LANE]
 
     def all_lanes(self) -> Collection[Lane]:
