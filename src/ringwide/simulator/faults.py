@@ -70,7 +70,7 @@ class Fault:
     call: int
     delay: float
     abrupt: bool  # a kill in which even what has left is lost, or giving up before having begun
-    wide: bool  # a reset of all lanes of the link, a hole around the rank, a kill on its way out
+    wide: bool  # a reset of all lanes of the link, a hole around the rank
     outward: bool  # the peer does not hear the rank, or learns of the reset
     inward: bool  # the rank does not hear the peer, or learns of the reset
     lasts: float

@@ -64,6 +64,7 @@ class SimulatedLane:
         "_holes",
         "_host",
         "_inbox",
+        "_keeping",
         "_last_arrival",
         "_network",
         "_next",
@@ -108,6 +109,7 @@ class SimulatedLane:
         self._inbox = bytearray()
         self._stream_ended = False  # nothing comes after the inbox
         self.scratch = Scratch()
+        self._keeping = scenario.keeping
         self._sealed, self._next = scenario.sealed, 0  # the number of the frame that leaves next
         self._reader: FrameReader | None = None  # most lanes of a short life are never used
 
@@ -129,8 +131,15 @@ class SimulatedLane:
             return
         if owner is not None and (self.rank, collective) in self._network.over:
             self._network.report(f"rank {self.rank} sends memory of collective {collective}, which is over there")
+        if owner is not None and self._keeping:
+            self._put(Parcel([header, bytes(payload)], None, collective))
+            owner.sent()
+        else:
+            self._put(Parcel([header, payload if owner is not None else bytes(payload)], owner, collective))
+
+    def _put(self, parcel: Parcel) -> None:
         waiting = bool(self._queue)
-        self._queue.append(Parcel([header, payload if owner is not None else bytes(payload)], owner, collective))
+        self._queue.append(parcel)
         if self.damage is not None:
             self._do_damage(self.damage)
         if waiting or self._departing:

@@ -23,6 +23,9 @@ from ringwide.simulator.strikes import strike
 from ringwide.simulator.verdict import explains, follows, is_deaf, must_fail
 from ringwide.simulator.vitals import SimulatedVitals
 
+_HASTE = 0.1
+"""It does not take long to leave."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -140,15 +143,16 @@ class Life:
 
     def leaving(self, rank: int) -> None:
         if rank == self.scenario.fault.rank and self.scenario.strikes_on_the_way_out:
-            self._strike_soon()
+            self._strike_soon(_HASTE)
 
-    def _strike_soon(self) -> None:
+    def _strike_soon(self, haste: float = 1.0) -> None:
         first, *others = self.scenario.faults
         if first.kind is FaultKind.NONE:
             return
-        self.network.clock.call_later(first.delay, partial(self._strike, first))
+        delay = first.delay * haste
+        self.network.clock.call_later(delay, partial(self._strike, first))
         for second in others:
-            self.network.clock.call_later(first.delay + second.delay, partial(self._strike, second))
+            self.network.clock.call_later(delay + second.delay, partial(self._strike, second))
 
     def _strike(self, fault: Fault) -> None:
         rank = self.ranks[fault.rank]

@@ -106,7 +106,8 @@ class Rank:
         if self.calls[index].awaited:
             self.call_later(index + 1)
         if len(self.endings) == len(self.calls) and self._leaves():
-            self.host.call_later(self._scenario.weather.pause * self._network.chance(), self.leave)
+            haste = 0.0 if self._scenario.strikes_on_the_way_out else 1.0
+            self.host.call_later(haste * self._scenario.weather.pause * self._network.chance(), self.leave)
 
     def _leaves(self) -> bool:
         lost = any(isinstance(error, PeerLost) for error in self.endings.values())

@@ -36,6 +36,7 @@ class Scenario:
     weather: Weather
     parting: bool  # ranks leave when their calls have ended
     resigning: bool  # ranks leave when they have lost another
+    keeping: bool  # connections copy what is sent before it leaves, as those that encrypt or share memory
 
     @property
     def fault(self) -> Fault:
@@ -65,7 +66,7 @@ class Scenario:
     @property
     def strikes_on_the_way_out(self) -> bool:
         """A kill of one that has said goodbye, and has perhaps not got rid of everything."""
-        return self.fault.kind is FaultKind.KILL and self.fault.wide and self.parting
+        return self.fault.kind is FaultKind.KILL and self.parting
 
     def calls_of(self, rank: int) -> list[Call]:
         """What one rank calls."""
@@ -104,6 +105,7 @@ def scenario_of(seed: int) -> Scenario:
         weather=weather,
         parting=chance.random() < 0.4,
         resigning=chance.random() < 0.6,
+        keeping=chance.random() < 0.4,
     )
 
 
