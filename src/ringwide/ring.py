@@ -174,7 +174,9 @@ class Ring:
 
     def barrier(self, *, channel: str = "") -> Call[None]:
         """Return when every rank has called this."""
-        return self._calls.make(lambda _: Prepared(self._recipes.find(Kind.BARRIER, _NO_TENSORS).plan, (), None), channel)
+        return self._calls.make(
+            lambda _: Prepared(self._recipes.find(Kind.BARRIER, _NO_TENSORS).plan, (), None), channel
+        )
 
     def made_for(self, who: object) -> None:
         """The one that joined is not the task that did, but the thread for which that was done."""

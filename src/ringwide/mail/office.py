@@ -183,12 +183,16 @@ class PostOffice:
         else:
             self._receiving.hear_withdrawn(mail, number, reason)
 
-    def lost(self, lane: LaneLike, reason: Exception) -> None:
-        """A mail lane has ended."""
+    def ended(self, lane: LaneLike) -> None:
+        """All that comes on a mail lane has come."""
         mail = self._desk.mail_with[lane.peer]
         mail.lane_ended = True
         if mail.departed is not None:
             self._fail_all(mail.arriving.values(), mail.departed)
+
+    def lost(self, lane: LaneLike, reason: Exception) -> None:
+        """A mail lane has ended, and not as it should."""
+        self.ended(lane)
         self._on_lane_ended(lane.peer, reason)
 
     # -- the end
