@@ -132,8 +132,7 @@ async def cancelled_outcome(ring: Ring, moments: Moments, moment: int, counts: S
 
 
 CASES = {
-    "doubling": ([5, 3], {"algorithm": "doubling"}),
-    "star": ([5, 3], {"algorithm": "star"}),
+    "tree": ([5, 3], {"algorithm": "tree"}),
     "bulk": ([1_500], {"algorithm": "ring", "segment_bytes": "4KiB"}),
     "two-bulks": ([1_500, 3], {"algorithm": "ring", "segment_bytes": "4KiB"}),
 }

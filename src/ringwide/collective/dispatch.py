@@ -168,9 +168,9 @@ class Dispatcher:
     def _operation(self, collective: Collective, index: int, numbers: Numbers) -> Operation | ExpressOperation:
         plan = collective.plan
         part = plan.parts[index]
-        if part.stops is not None:
+        if part.tree is not None:
             return ExpressOperation(
-                part.stops,
+                part.tree,
                 numbers,
                 self._links,
                 self._operation_done,
@@ -386,7 +386,7 @@ class Dispatcher:
             self._tell_all(
                 news(
                     Kind.DISPUTE,
-                    plan.what,
+                    plan.told,
                     collective=collective.number,
                     fingerprint=plan.fingerprint,
                     epoch=self._epoch,
@@ -396,12 +396,9 @@ class Dispatcher:
     def _hear_dispute(self, peer: int, collective: Collective, header: Header, payload: memoryview) -> None:
         self._dispute(collective)
         if header.fingerprint != collective.plan.fingerprint:
+            ours, theirs = collective.plan.told_apart(_words(payload))
             error = CollectiveMismatch(
-                number=collective.number,
-                rank=self._rank,
-                ours=collective.plan.what,
-                other_rank=peer,
-                theirs=_words(payload),
+                number=collective.number, rank=self._rank, ours=ours, other_rank=peer, theirs=theirs
             )
             self._end(collective, error)
 

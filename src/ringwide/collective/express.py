@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ringwide.codec.codec import Array
 from ringwide.collective.coding import Coding
 from ringwide.collective.ledger import RAW
 from ringwide.collective.numbers import Numbers, bytes_of
 from ringwide.collective.operation import NOTHING, LaneLike, LinkLike, accusation
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.doubling import Schedule, Step
 from ringwide.protocol.frame import Header, pack_data
+from ringwide.protocol.tree import Step, TreeSchedule
 
 
 class ExpressOperation:
@@ -30,7 +29,7 @@ class ExpressOperation:
 
     def __init__(
         self,
-        schedule: Schedule,
+        schedule: TreeSchedule,
         numbers: Numbers,
         links: Mapping[int, LinkLike],
         on_done: Callable[[int], None],
@@ -100,9 +99,9 @@ class ExpressOperation:
         self._early = early
 
     def _carry_out(self, step: Step, payload: memoryview) -> None:
-        combines, arrival_first, keeps, finishes, hop, peers = step
+        combines, keeps, finishes, hop, peers = step
         if combines:
-            self._combine(payload, arrival_first)
+            self._combine(payload)
         elif keeps:
             self._bytes[:] = payload
         if finishes and self._numbers.finish is not None:
@@ -121,13 +120,9 @@ class ExpressOperation:
             for peer in peers:
                 self._links[peer].send_express(header, value)
 
-    def _combine(self, payload: memoryview, arrival_first: bool) -> None:
+    def _combine(self, payload: memoryview) -> None:
         value = self._numbers.ours
-        arrival: Array = np.frombuffer(payload, value.dtype)
-        if arrival_first:
-            self._numbers.combine(arrival, value, value)
-        else:
-            self._numbers.combine(value, arrival, value)
+        self._numbers.combine(value, np.frombuffer(payload, value.dtype), value)
 
     def _save(self) -> None:
         """What will be replaced comes back if the collective fails."""
