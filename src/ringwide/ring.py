@@ -129,7 +129,7 @@ class Ring:
         if place is not None:
             require_room(place, share.stop - share.start, leaf.dtype, f"the share of rank {self.rank}")
         bundle = await self._carried_out(recipe, [leaf], signature, copies=True)
-        reduced = bundle.numbers[0].ours[share]
+        reduced = recipe.groups[0].totals(bundle.numbers[0].ours)[share]
         if place is None:
             into = leaf.like(reduced.copy(), reduced.shape)
         else:

@@ -104,8 +104,8 @@ class ExpressOperation:
             self._combine(payload)
         elif keeps:
             self._bytes[:] = payload
-        if finishes and self._numbers.finish is not None:
-            self._numbers.finish(self._numbers.ours)
+        if finishes:
+            self._numbers.complete(self._numbers.ours)
         if peers:
             value = self._bytes
             header = pack_data(
