@@ -30,8 +30,9 @@ def narrow_to_bfloat16(numbers: Array) -> None:
         np.bitwise_and(rounded, bf16.ONE, out=rounded)
         np.add(rounded, bf16.HALF, out=rounded)
         np.add(rounded, bits, out=rounded)
-        odd = np.flatnonzero((bits & MAGNITUDE) > INFINITY)
-        rounded[odd] = bits[odd] | QUIET_BFLOAT16
+        if np.isnan(np.maximum.reduce(numbers[piece])):
+            odd = np.flatnonzero((bits & MAGNITUDE) > INFINITY)
+            rounded[odd] = bits[odd] | QUIET_BFLOAT16
         np.bitwise_and(rounded, UPPER, out=bits)
 
 
