@@ -315,10 +315,10 @@ def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Ari
     carrier = np.dtype(dtype if narrow is None else "float32")
     weight = {"sum": 1.0, "mean": float(size)}.get(op, 0.0) if dtype in FLOATS else 0.0
     combine = _quietly(_UFUNCS[op]) if dtype in FLOATS else _UFUNCS[op]
-    return Arithmetic(carrier, combine, _finish(op, size), weight, narrow)
+    return Arithmetic(carrier, combine, _finish(op, size, carrier), weight, narrow)
 
 
-def _finish(op: str, size: int) -> Callable[[Array], object] | None:
+def _finish(op: str, size: int, carrier: np.dtype[Any]) -> Callable[[Array], object] | None:
     """What becomes of the sum of all ranks."""
 
     def divide_towards_zero(total: Array) -> None:
@@ -326,7 +326,8 @@ def _finish(op: str, size: int) -> Callable[[Array], object] | None:
         total[...] = (wide - np.fmod(wide, size)) // size
 
     if op == "mean":
-        return _quietly(lambda total: np.divide(total, total.dtype.type(size), out=total))
+        divisor = carrier.type(size)
+        return _quietly(lambda total: np.divide(total, divisor, total))
     return divide_towards_zero if op == "quotient" else None
 
 

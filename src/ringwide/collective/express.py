@@ -26,6 +26,7 @@ class ExpressOperation:
     progress = 0
     _position = 0  # the stop that is next
     _early: Mapping[int, bytes] = {}  # what came before its turn, by hop
+    _prepared = -1, b""  # the header of what leaves next, and its hop: packed while there was time
 
     def __init__(
         self,
@@ -48,6 +49,8 @@ class ExpressOperation:
         if schedule.stops:
             self._carry_out(schedule.first_step, NOTHING)
             self._save()  # while others still work on their answers
+            if schedule.next_hop is not None:
+                self._prepared = schedule.next_hop, self._header(schedule.next_hop)
         else:  # alone in the ring
             self._save()
             self._carry_out(schedule.first_step, NOTHING)
@@ -107,18 +110,22 @@ class ExpressOperation:
         if finishes:
             self._numbers.complete(self._numbers.ours)
         if peers:
-            value = self._bytes
-            header = pack_data(
-                bucket=self._bucket,
-                hop=hop,
-                epoch=self._epoch,
-                segment=0,
-                collective=self._collective,
-                fingerprint=self._fingerprint,
-                payload_bytes=len(value),
-            )
+            prepared, header = self._prepared
+            if prepared != hop:
+                header = self._header(hop)
             for peer in peers:
-                self._links[peer].send_express(header, value)
+                self._links[peer].send_express(header, self._bytes)
+
+    def _header(self, hop: int) -> bytes:
+        return pack_data(
+            bucket=self._bucket,
+            hop=hop,
+            epoch=self._epoch,
+            segment=0,
+            collective=self._collective,
+            fingerprint=self._fingerprint,
+            payload_bytes=len(self._bytes),
+        )
 
     def _combine(self, payload: memoryview) -> None:
         value = self._numbers.ours

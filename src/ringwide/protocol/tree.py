@@ -83,6 +83,7 @@ class TreeSchedule:
         self.departure: Script = () if sums else upward
         self.stops: Sequence[Stop] = [*sums, *total]
         self.first_step, self.steps = step_of(self.departure), [step_of(stop.script) for stop in self.stops]
+        self.next_hop = next((step.hop for step in self.steps if step.peers), None)  # of what leaves after an arrival
         # Which stop an arrival with this hop, from this peer, is.
         self.positions = {(stop.hop, stop.peer): position for position, stop in enumerate(self.stops)}
 
