@@ -3,7 +3,7 @@
 import asyncio
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import ringwide
@@ -29,17 +29,24 @@ def free_peers(size: int) -> list[str]:
 
 
 async def on_every_rank(
-    size: int, act: Act[Result], *, stay: bool = True, patience: float = PATIENCE_SECONDS, **settings: Any
+    size: int,
+    act: Act[Result],
+    *,
+    stay: bool = True,
+    patience: float = PATIENCE_SECONDS,
+    each: Sequence[Mapping[str, Any]] = (),
+    **settings: Any,
 ) -> list[Result]:
-    """What `act(ring)` returns on every rank of a new ring, by rank.
+    """What `act(ring)` returns on every rank of a new ring, by rank. `each`: the settings of each, where they differ.
 
     Nobody leaves before all are through (unless `stay` is false), so that a rank's goodbye is not what others see.
     """
-    peers, config = free_peers(size), ringwide.RingConfig(**settings)
+    peers = free_peers(size)
+    configs = [ringwide.RingConfig(**settings, **own) for own in each or [{}] * size]
     all_through, through = asyncio.Event(), []
 
     async def one_rank(rank: int) -> Result:
-        async with ringwide.join(rank=rank, peers=peers, config=config) as ring:
+        async with ringwide.join(rank=rank, peers=peers, config=configs[rank]) as ring:
             try:
                 result = await act(ring)
             except BaseException:

@@ -14,7 +14,7 @@ import ringwide
 SOURCE = Path(ringwide.__file__).parent
 
 FLOORS = (
-    ("errors", "latch", "registration"),
+    ("errors", "latch", "registration", "setting_marks"),
     ("protocol", "pending"),
     ("background",),
     ("codec", "transport"),

@@ -51,8 +51,7 @@ def reduced(bundle: Bundle) -> Bundle:
     """What a ring of two does when the other rank brings the same numbers."""
     for numbers in bundle.numbers:
         numbers.combine(numbers.ours.copy(), numbers.ours, numbers.ours)
-        if numbers.finish is not None:
-            numbers.finish(numbers.ours)
+        numbers.complete(numbers.ours)
     return bundle
 
 
@@ -315,8 +314,7 @@ def total_of(parts: list[torch.Tensor], op: str, half: str) -> torch.Tensor:
     first = bundles[0].numbers[0]
     for bundle in bundles[1:]:
         first.combine(first.ours, bundle.numbers[0].ours, first.ours)
-    if first.finish is not None:
-        first.finish(first.ours)
+    first.complete(first.ours)
     bundles[0].commit()
     return parts[0]
 

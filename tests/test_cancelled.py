@@ -135,8 +135,7 @@ async def outcome_in_task(ring: Ring, victim: int, moments: Moments, moment: int
 
 
 CASES = {
-    "doubling": ([5, 3], {"algorithm": "doubling"}),
-    "star": ([5, 3], {"algorithm": "star"}),
+    "tree": ([5, 3], {"algorithm": "tree"}),
     "bulk": ([1_500], {"algorithm": "ring", "segment_bytes": "4KiB"}),
     "two-bulks": ([1_500, 3], {"algorithm": "ring", "segment_bytes": "4KiB"}),
 }

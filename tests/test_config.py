@@ -11,6 +11,7 @@ from ringwide.config import CODECS, RingConfig
 from ringwide.errors import ConfigError
 from ringwide.experiment.file.loading import load_experiment
 from ringwide.membership.keys import make_key_file
+from ringwide.setting_marks import DECIDES_BITS, EQUAL, fields_that
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (
@@ -46,12 +47,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"codec": "lz4", "topk_fraction": 0.1}, "topk_fraction 0.1: it is for codec topk, not lz4"),
     (
-        {"codec": "lz4", "algorithm": "doubling"},
-        "algorithm 'doubling' sends numbers raw; use 'auto' or 'ring' with codec 'lz4'",
+        {"codec": "lz4", "algorithm": "tree"},
+        "algorithm 'tree' sends numbers raw; use 'auto' or 'ring' with codec 'lz4'",
     ),
     (
-        {"codec": "auto", "algorithm": "star"},
-        "algorithm 'star' sends numbers raw; use 'auto' or 'ring' with codec 'auto'",
+        {"codec": "auto", "algorithm": "tree"},
+        "algorithm 'tree' sends numbers raw; use 'auto' or 'ring' with codec 'auto'",
     ),
     (
         {"codec": "lz4", "segment_bytes": 262144},
@@ -155,8 +156,7 @@ ACCEPTED: list[dict[str, Any]] = [
     {"codec": "lz4", "segment_bytes": 4096, "threshold_bytes": "auto"},
     {"codec": "lz4", "threshold_bytes": "64KiB", "codec_threads": 0},
     {"segment_bytes": 4096},
-    {"algorithm": "doubling"},
-    {"algorithm": "star"},
+    {"algorithm": "tree"},
 ]
 
 
@@ -179,18 +179,48 @@ def test_settings_reach_their_codec() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "doubled"),
+    ("settings", "nbytes"),
     [
-        ({}, 256 * 1024),
-        ({"codec": "lz4"}, 256 * 1024),
+        ({}, 1024 * 1024),
+        ({"tree_bytes": "4KiB"}, 4096),
+        ({"codec": "lz4"}, 512 * 1024),
         ({"codec": "lz4", "threshold_bytes": "64KiB"}, 64 * 1024),
         ({"codec": "lz4", "threshold_bytes": 0}, 0),
         ({"codec": "lz4", "threshold_bytes": "auto"}, 256 * 1024),
-        ({"threshold_bytes": 0}, 256 * 1024),
+        ({"threshold_bytes": 0}, 1024 * 1024),
     ],
 )
-def test_recursive_doubling_does_not_carry_what_a_codec_is_wanted_for(settings: dict[str, Any], doubled: int) -> None:
-    assert RingConfig(**settings).largest_doubling_bytes == doubled
+def test_the_tree_does_not_carry_what_a_codec_is_wanted_for(settings: dict[str, Any], nbytes: int) -> None:
+    assert RingConfig(**settings).tree_bytes_where(1024 * 1024) == nbytes
+
+
+# -- what ranks compare is what follows from what was written
+
+
+def written_out() -> dict[str, Any]:
+    return {name: field.default for name, field in RingConfig.model_fields.items()}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({}, written_out()),
+        ({"allow_lossy": True}, {"threshold_bytes": 0}),  # of codecs, where there is none
+        (
+            {"codec": "lz4", "threshold_bytes": "64KiB", "tree_bytes": "64KiB"},
+            {"codec": "lz4", "threshold_bytes": "64KiB", "tree_bytes": "128KiB"},
+        ),
+    ],
+)
+def test_what_makes_no_difference_is_no_disagreement(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert RingConfig(**one).compared() == RingConfig(**other).compared()
+
+
+def test_each_setting_says_whether_ranks_must_agree_on_it_and_whether_bits_depend_on_it() -> None:
+    equal = ["segment_bytes", "lanes", "messages", "algorithm", "tree_bytes", "half_precision"]
+    assert list(fields_that(RingConfig, EQUAL)) == [*equal, "codec", "allow_lossy", "threshold_bytes"]
+    bits = ["segment_bytes", "algorithm", "tree_bytes", "half_precision", "codec", "allow_lossy", "topk_fraction"]
+    assert list(fields_that(RingConfig, DECIDES_BITS)) == [*bits, "threshold_bytes", "error_feedback"]
 
 
 # -- what guards the ring is read when a ring is joined

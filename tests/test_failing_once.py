@@ -172,7 +172,7 @@ async def one_life(same_host: str, size: int = 2, *, start_seconds: float = 10.0
         same_host=same_host,
         segment_bytes="64KiB",
         buffer_bytes="256KiB",
-        doubling_bytes=1024,
+        tree_bytes=1024,
         start_timeout_seconds=start_seconds,
         collective_timeout_seconds=30,
         suspect_after_seconds=2 * LIFE_SECONDS,

@@ -25,7 +25,7 @@ from ringwide.connections import Connections
 from ringwide.membership.gathering import Gathering
 
 SIZES = [1, 2, 3, 4, 5]
-ALGORITHMS = ["ring", "doubling", "star"]  # auto is one of them for each bucket
+ALGORITHMS = ["ring", "tree"]  # auto is one of them for each bucket
 NUMPY_DTYPES = [dtype for dtype in DTYPES if dtype != "bfloat16"]
 SMALLEST_SEGMENT = 4096
 BULK = 300_000  # elements of float32: too many bytes for the express lane
@@ -39,7 +39,7 @@ UFUNCS = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum, "
 
 @pytest.fixture
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """So many cores are there for all ranks: with few, `auto` takes the star, with many recursive doubling."""
+    """So many cores are there for all ranks: with few, `auto` takes the tree for larger buckets."""
     count: int = request.param
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(count)))
     return count
@@ -203,16 +203,15 @@ async def test_segments_need_not_be_a_multiple_of_the_numbers(settings_: dict[st
     await on_every_rank(2, act, algorithm="ring", **settings_)
 
 
-@pytest.mark.parametrize("algorithm", ["doubling", "star"])
 @pytest.mark.parametrize("size", [4, 5])
-async def test_more_than_the_express_lane_carries(size: int, algorithm: str) -> None:
+async def test_more_than_the_express_lane_carries(size: int) -> None:
     async def act(ring: Ring) -> None:
         array = numbers_of(ring.rank, BULK, "float32")
-        assert ring.algorithm_for(array.nbytes) == algorithm
+        assert ring.algorithm_for(array.nbytes) == "tree"
         await ring.allreduce(array, op="sum")
         assert np.array_equal(array, reference(all_parts(size, BULK, "float32"), "sum"))
 
-    await on_every_rank(size, act, algorithm=algorithm, lanes=2, segment_bytes="64KiB")
+    await on_every_rank(size, act, algorithm="tree", lanes=2, segment_bytes="64KiB")
 
 
 @every_algorithm
@@ -264,7 +263,7 @@ async def judged(call: Awaitable[Any], is_right: Callable[[Any], bool]) -> bool:
 @given(
     size=st.integers(1, 5),
     program=st.lists(calls, min_size=1, max_size=12),
-    config=st.sampled_from([{}, {"algorithm": "ring", "lanes": 3}, {"algorithm": "doubling"}, {"algorithm": "star"}]),
+    config=st.sampled_from([{}, {"algorithm": "ring", "lanes": 3}, {"algorithm": "tree"}]),
     gatherers=st.integers(0, 31),
 )
 @settings(max_examples=25)
@@ -850,7 +849,7 @@ async def test_infinity_is_a_result_and_not_an_error() -> None:
     await on_every_rank(2, act)
 
 
-async def test_a_star_adds_in_the_order_of_the_ranks() -> None:
+async def test_a_tree_adds_in_the_order_of_the_ranks() -> None:
     parts = [np.random.default_rng(rank).normal(size=1000).astype(np.float32) for rank in range(5)]
     in_order, backwards = (functools.reduce(np.add, some) for some in (parts, parts[::-1]))
     assert not np.array_equal(in_order, backwards), "the order must matter, or this proves nothing"
@@ -858,23 +857,18 @@ async def test_a_star_adds_in_the_order_of_the_ranks() -> None:
     async def act(ring: Ring) -> bytes:
         return (await ring.allreduce(parts[ring.rank].copy(), op="sum")).tobytes()
 
-    assert await on_every_rank(5, act, algorithm="star") == [in_order.tobytes()] * 5
+    assert await on_every_rank(5, act, algorithm="tree") == [in_order.tobytes()] * 5
 
 
 @pytest.mark.parametrize("half_precision", ["float32", "native"])
-@pytest.mark.parametrize(("algorithm", "order"), [("doubling", (0, 2, 1)), ("star", (0, 1, 2))])
-async def test_half_precision_is_summed_as_asked(
-    half_precision: str, algorithm: str, order: tuple[int, int, int]
-) -> None:
-    """Ranks 0 and 2 meet first in a doubling of three, then rank 1."""
-    first, second, third = order
+async def test_half_precision_is_summed_as_asked(half_precision: str) -> None:
     parts = {
         dtype: [torch.from_numpy(np.random.default_rng(rank).normal(size=1000)).to(dtype) for rank in range(3)]
         for dtype in (torch.float16, torch.bfloat16)
     }
-    native = {dtype: ((three[first] + three[second]) + three[third]) / 3 for dtype, three in parts.items()}
+    native = {dtype: ((three[0] + three[1]) + three[2]) / 3 for dtype, three in parts.items()}
     wide = {
-        dtype: (((three[first].float() + three[second].float()) + three[third].float()) / 3).to(dtype)
+        dtype: (((three[0].float() + three[1].float()) + three[2].float()) / 3).to(dtype)
         for dtype, three in parts.items()
     }
 
@@ -884,7 +878,7 @@ async def test_half_precision_is_summed_as_asked(
             result = await ring.allreduce(three[ring.rank].clone())
             assert torch.equal(result, (native if half_precision == "native" else wide)[dtype])
 
-    await on_every_rank(3, act, half_precision=half_precision, algorithm=algorithm)
+    await on_every_rank(3, act, half_precision=half_precision, algorithm="tree")
 
 
 # -- what it tells
@@ -922,43 +916,39 @@ async def test_the_rule_that_chooses_the_algorithm_is_visible() -> None:
     async def act(ring: Ring) -> list[str]:
         return [ring.algorithm_for(nbytes) for nbytes in (0, 1000, 1001)]
 
-    assert await on_every_rank(1, act, doubling_bytes=1000) == [["doubling", "doubling", "ring"]]
+    assert await on_every_rank(1, act, tree_bytes=1000) == [["tree", "tree", "ring"]]
     assert await on_every_rank(1, act, algorithm="ring") == [["ring"] * 3]
-    assert await on_every_rank(1, act, algorithm="doubling") == [["doubling"] * 3]
-    assert await on_every_rank(1, act, algorithm="star") == [["star"] * 3]
+    assert await on_every_rank(1, act, algorithm="tree") == [["tree"] * 3]
 
 
-async def small_and_large(ring: Ring) -> tuple[str, str]:
+KIB = 1024
+
+
+async def limit_of_the_tree(ring: Ring) -> int:
+    """The largest bucket, in KiB, for which `auto` takes the tree."""
     for count in (3, BULK):
         assert (await ring.allreduce(np.full(count, 2.0), op="sum") == 2.0 * ring.size).all()
-    return ring.algorithm_for(1), ring.algorithm_for(8 * BULK)
+    return max(kib for kib in (0, 64, 256, 512, 1024) if ring.algorithm_for(kib * KIB) == "tree")
 
 
 @pytest.mark.parametrize(
-    ("cores", "size", "small"),
-    [(3, 4, "star"), (3, 3, "doubling"), (1, 1, "doubling"), (1, 2, "star")],
-    indirect=["cores"],
+    ("cores", "size", "kib"), [(3, 4, 1024), (3, 3, 512), (1, 1, 512), (1, 2, 1024)], indirect=["cores"]
 )
-async def test_auto_takes_the_star_where_ranks_outnumber_cores(cores: int, size: int, small: str) -> None:
-    assert await on_every_rank(size, small_and_large) == [(small, "ring")] * size
+async def test_the_tree_carries_more_where_ranks_outnumber_cores(cores: int, size: int, kib: int) -> None:
+    assert await on_every_rank(size, limit_of_the_tree) == [kib] * size
 
 
-@pytest.mark.parametrize("cores", [1], indirect=True)
 @pytest.mark.parametrize(
-    "settings_", [{"doubling_bytes": 0}, {"algorithm": "ring"}, {"algorithm": "doubling"}, {"codec": "lz4"}]
+    ("settings_", "kib"),
+    [({"same_host": "tcp"}, 256), ({"tree_bytes": "64KiB"}, 64), ({"codec": "lz4", "threshold_bytes": "64KiB"}, 64)],
 )
-async def test_ranks_learn_of_each_others_cores_whatever_the_settings(cores: int, settings_: dict[str, Any]) -> None:
-    async def act(ring: Ring) -> bool:
-        await small_and_large(ring)
-        return ring._engine.planner.crowded
-
-    assert await on_every_rank(3, act, **settings_) == [True] * 3
+async def test_a_limit_is_what_was_asked_for_and_what_lanes_carry(settings_: dict[str, Any], kib: int) -> None:
+    assert await on_every_rank(3, limit_of_the_tree, **settings_) == [kib] * 3
 
 
 @pytest.mark.parametrize("elsewhere", [0, 2])
-@pytest.mark.parametrize("cores", [1], indirect=True)
-async def test_one_rank_that_sees_another_machine_is_enough_for_nobody_to_take_the_star(
-    cores: int, elsewhere: int, monkeypatch: pytest.MonkeyPatch
+async def test_one_rank_that_sees_another_machine_is_enough_for_all_to_send_less_by_the_tree(
+    elsewhere: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_this_host = Connections.ranks_on_this_host
 
@@ -966,16 +956,16 @@ async def test_one_rank_that_sees_another_machine_is_enough_for_nobody_to_take_t
         return on_this_host(connections) - (connections._rank == elsewhere)
 
     monkeypatch.setattr(Connections, "ranks_on_this_host", as_one_sees_it)
-    assert await on_every_rank(3, small_and_large) == [("doubling", "ring")] * 3
+    assert await on_every_rank(3, limit_of_the_tree) == [64] * 3
 
 
-@pytest.mark.parametrize(("own_cores", "small"), [(3, "doubling"), (2, "star")])
+@pytest.mark.parametrize(("own_cores", "kib"), [(3, 512), (2, 1024)])
 async def test_ranks_pinned_to_cores_of_their_own_do_not_take_turns(
-    own_cores: int, small: str, monkeypatch: pytest.MonkeyPatch
+    own_cores: int, kib: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = itertools.count()
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {next(numbers) % own_cores})
-    assert await on_every_rank(3, small_and_large) == [(small, "ring")] * 3
+    assert await on_every_rank(3, limit_of_the_tree) == [kib] * 3
 
 
 async def test_rank_and_size() -> None:

@@ -18,11 +18,15 @@ chunk of it where the ring is taken. As long as each rank has a core, the round 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from ringwide.protocol.tree import depth
+
 STREAM_TCP, STREAM_CACHED, STREAM_UNIX = "stream tcp", "stream tcp, cached", "stream unix"
 PING_TCP, PING_UNIX = "ping tcp", "ping unix"
 COPY, ADD = "copy", "add"
 
-HOPPING = {"doubling", "star"}  # whole tensors in a few hops; all else moves parts of them, as the ring does
+HOPPING = {"tree", "doubling", "star"}
+"""Whole tensors in a few hops; all else moves parts of them, as the ring does. Results from before there was the tree
+name the other two."""
 SMALLEST_STREAM, LARGEST_PING = 2**18, 2**20
 
 
@@ -63,6 +67,8 @@ def hops(algorithm: str, ranks: int) -> int:
             return rounds if ranks == 2**rounds else rounds + 2  # others hand theirs in first, and are told at the end
         case "star":
             return 2
+        case "tree":
+            return 2 * depth(ranks)
         case _:
             return 2 * (ranks - 1)
 

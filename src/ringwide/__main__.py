@@ -142,9 +142,10 @@ def _keys(_: argparse.Namespace) -> int:
 
 
 def _settings(_: argparse.Namespace) -> int:
-    from ringwide.config import settings_table
+    from ringwide.config import RingConfig
+    from ringwide.setting_marks import settings_table
 
-    print(settings_table())
+    print(settings_table(RingConfig))
     return 0
 
 

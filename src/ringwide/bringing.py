@@ -56,7 +56,7 @@ class Share(Prepared[Any]):
         return memory_of([self._place])
 
     def commit(self) -> Any:
-        reduced = self._bundle.numbers[0].ours[self._share]
+        reduced = self._bundle.totals()[self._share]
         if self._place is None:
             self.value = self._leaf.like(reduced.copy(), reduced.shape)
         else:

@@ -4,9 +4,9 @@ The only room below training that knows torch, and only if the caller has import
 
 A dtype group that is one contiguous array in this machine's memory is used where it lies, without a copy. Everything
 else is copied into one flat bucket: several small tensors, strided ones, other devices, and half precision, which is
-widened to float32 for summing. Results of copies are written back only by `Bundle.commit`, when all buckets are done.
-What is used where it lies has memory beside it, in which the collective saves what it replaces. Either way, after an
-error the caller's tensors hold what they held before.
+widened to float32 for summing, and narrowed by the owner of each total (`codec/halves.py`). Results of copies are
+written back only by `Bundle.commit`, when all buckets are done. What is used where it lies has memory beside it, in
+which the collective saves what it replaces. Either way, after an error the caller's tensors hold what they held before.
 """
 
 import math
@@ -21,15 +21,16 @@ import numpy as np
 
 from ringwide.claims import overlap_within
 from ringwide.codec.codec import Array
+from ringwide.codec.halves import NARROW, upper_halves
 from ringwide.collective.feedback import Label
 from ringwide.collective.numbers import Combiner, Numbers
 from ringwide.collective.plan import BucketShape
 
-FLOATS = ("float64", "float32", "float16", "bfloat16")
+HALVES = ("float16", "bfloat16")
+FLOATS = ("float64", "float32", *HALVES)
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 DTYPES = FLOATS + INTEGERS
 _CHARS = {name: np.dtype(name).char for name in DTYPES if name != "bfloat16"}
-HALVES = ("float16", "bfloat16")
 
 
 def _add(left: Array, right: Array, out: Array) -> None:
@@ -322,6 +323,8 @@ class Arithmetic:
     finish: Callable[[Array], object] | None
     weight: float = 0.0
     """By what a sum of floats is divided, see `Numbers`."""
+    narrow: Callable[[Array], object] | None = None
+    """How a total becomes half precision, see `Numbers`."""
 
 
 def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Arithmetic:
@@ -336,12 +339,14 @@ def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Ari
         raise TypeError(f"op {op!r} divides integers, and these are {dtype}; use op='mean'")
     if dtype == "bfloat16" and half_precision == "native":
         return _native_bfloat16(op, size)
-    carrier = np.dtype("float32" if dtype in HALVES and half_precision == "float32" else dtype)
+    narrow = NARROW.get(dtype) if half_precision == "float32" else None
+    carrier = np.dtype(dtype if narrow is None else "float32")
     weight = {"sum": 1.0, "mean": float(size)}.get(op, 0.0) if dtype in FLOATS else 0.0
-    return Arithmetic(carrier, _quietly(_UFUNCS[op]) if dtype in FLOATS else _UFUNCS[op], _finish(op, size), weight)
+    combine = _quietly(_UFUNCS[op]) if dtype in FLOATS else _UFUNCS[op]
+    return Arithmetic(carrier, combine, _finish(op, size, carrier), weight, narrow)
 
 
-def _finish(op: str, size: int) -> Callable[[Array], object] | None:
+def _finish(op: str, size: int, carrier: np.dtype[Any]) -> Callable[[Array], object] | None:
     """What becomes of the sum of all ranks."""
 
     def divide_towards_zero(total: Array) -> None:
@@ -349,7 +354,8 @@ def _finish(op: str, size: int) -> Callable[[Array], object] | None:
         total[...] = (wide - np.fmod(wide, size)) // size
 
     if op == "mean":
-        return _quietly(lambda total: np.divide(total, total.dtype.type(size), out=total))
+        divisor = carrier.type(size)
+        return _quietly(lambda total: np.divide(total, divisor, total))
     return divide_towards_zero if op == "quotient" else None
 
 
@@ -407,6 +413,10 @@ class Group:
     count: int
     label: Label | None = None
 
+    def totals(self, bucket: Array) -> Array:
+        """What a bucket holds in the end: half precision that was carried in float32 is there as bits."""
+        return bucket if self.arithmetic.narrow is None else upper_halves(bucket, carrier_of(self.dtype))
+
     @property
     def shape(self) -> BucketShape:
         return BucketShape(self.dtype, self.count, self.arithmetic.carrier.itemsize)
@@ -460,7 +470,14 @@ class Bundle:
             self._copied.append((group, memory))
             for leaf, start, stop in pieces:
                 self._leaves[leaf].load(memory[start:stop])
-        return Numbers(ours, saved, arithmetic.combine, arithmetic.finish, arithmetic.weight, group.label)
+        return Numbers(
+            ours, saved, arithmetic.combine, arithmetic.finish, arithmetic.weight, group.label, arithmetic.narrow
+        )
+
+    def totals(self) -> Array:
+        """Of the only bucket, as the caller's dtype, or what carries it."""
+        ((group, memory),) = self._copied
+        return group.totals(memory)
 
     def check(self) -> None:
         """Do the results of copies still fit where they belong?"""
@@ -470,8 +487,9 @@ class Bundle:
     def commit(self) -> None:
         """Write the results of copies into the caller's tensors."""
         for group, memory in self._copied:
+            totals = group.totals(memory)
             for leaf, start, stop in group.pieces:
-                self._leaves[leaf].store(memory[start:stop])
+                self._leaves[leaf].store(totals[start:stop])
 
     def give_back(self) -> None:
         """The buckets are free again."""

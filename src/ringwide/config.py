@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -29,15 +30,24 @@ from ringwide.membership.keys import KEYGEN, load_key
 from ringwide.membership.keys import VARIABLE as KEY_VARIABLE
 from ringwide.membership.protection import INSECURE_VARIABLE, Protection
 from ringwide.membership.same_host import SameHost
+from ringwide.setting_marks import DECIDES_BITS, EQUAL, fields_that
 from ringwide.transport.encrypted import KEY_BYTES, cipher
 from ringwide.transport.tls import TlsContexts, tls_contexts
 from ringwide.written.checking import Way, checked, overridden
 from ringwide.written.document import Document, Sort, read_document
 
 CODECS = (*registry.NAMES, "auto")
-_FEW: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=64)])
-_SWITCH: TypeAdapter[bool] = TypeAdapter(bool)
-_SIZE: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
+TREE_LIMIT_BYTES = 256 * 1024
+"""What every express lane carries as one frame."""
+_SWITCH: tuple[TypeAdapter[Any], str] = TypeAdapter(bool), ", true or false"
+_AUTO_OR: dict[str, tuple[TypeAdapter[Any], str]] = {
+    "codec_threads": (TypeAdapter(Annotated[int, Field(ge=0, le=64)]), " or a whole number from 0 to 64"),
+    "error_feedback": _SWITCH,
+    "checksum": _SWITCH,
+    "tree_bytes": (TypeAdapter(Annotated[ByteSize, Field(le=TREE_LIMIT_BYTES)]), " or a size of at most 256KiB"),
+    "threshold_bytes": (TypeAdapter(ByteSize), " or a size such as 512KiB"),
+}
+"""The settings that are `auto` or a value of this type, and how that is said."""
 FILE_VARIABLE, SET_VARIABLE = "RINGWIDE_CONFIG", "RINGWIDE_SET"
 _BY_VARIABLE = Way(SET_VARIABLE, f"write KEY=VALUE, as in {SET_VARIABLE}='codec=lz4 lanes=2'")
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
@@ -74,6 +84,7 @@ class RingConfig(BaseModel):
         default=ByteSize(1 * MIB),
         ge=4 * KIB,
         le=64 * MIB,
+        json_schema_extra=EQUAL | DECIDES_BITS,
         description="What is sent, added and passed on as one piece.",
     )
     buffer_bytes: ByteSize = Field(
@@ -83,30 +94,42 @@ class RingConfig(BaseModel):
         description="Socket buffers, asked for in both directions.",
     )
     lanes: int = Field(
-        default=1, ge=1, le=64, description="Connections to each neighbour; a tensor is striped over them."
+        default=1,
+        ge=1,
+        le=64,
+        json_schema_extra=EQUAL,
+        description="Connections to each neighbour; a tensor is striped over them.",
     )
-    messages: bool = Field(default=False, description="A lane between every two ranks for send, receive and exchange.")
-    algorithm: Literal["auto", "ring", "doubling", "star"] = Field(
+    messages: bool = Field(
+        default=False,
+        json_schema_extra=EQUAL,
+        description="A lane between every two ranks for send, receive and exchange.",
+    )
+    algorithm: Literal["auto", "ring", "tree"] = Field(
         default="auto",
-        description="auto: recursive doubling up to doubling_bytes, or the star if all ranks share a machine with fewer"
-        " cores; the segmented ring above.",
+        json_schema_extra=EQUAL | DECIDES_BITS,
+        description="auto: the tree up to tree_bytes, the segmented ring above.",
     )
-    doubling_bytes: ByteSize = Field(
-        default=ByteSize(256 * KIB),
-        ge=0,
-        le=256 * KIB,  # what an express lane carries as one frame
-        description="The largest bucket that auto sends by recursive doubling or the star.",
+    tree_bytes: ByteSize | Literal["auto"] = Field(
+        default="auto",
+        json_schema_extra=EQUAL | DECIDES_BITS,
+        description="The largest bucket that algorithm auto sends by the tree, at most 256 KiB; auto: as it pays where "
+        "the ranks are, 64 KiB between hosts, 256 on one, 512 by shared memory and 1024 there if cores are few.",
     )
     half_precision: Literal["float32", "native"] = Field(
-        default="float32", description="The precision in which float16 and bfloat16 are summed."
+        default="float32",
+        json_schema_extra=EQUAL | DECIDES_BITS,
+        description="The precision in which float16 and bfloat16 are summed.",
     )
     codec: str = Field(
         default="none",
-        json_schema_extra={"enum": list(CODECS)},
+        json_schema_extra={"enum": [*CODECS], **EQUAL, **DECIDES_BITS},
         description=f"How numbers travel: {', '.join(CODECS[:-1])}, or auto: whichever is measured to be fastest.",
     )
     allow_lossy: bool = Field(
-        default=False, description=f"Allow codecs that lose precision: {', '.join(registry.LOSSY)}."
+        default=False,
+        json_schema_extra=EQUAL | DECIDES_BITS,
+        description=f"Allow codecs that lose precision: {', '.join(registry.LOSSY)}.",
     )
     codec_level: int | None = Field(default=None, description="How hard zlib (1 to 9) or lz4-frame (0 to 16) tries.")
     codec_acceleration: int | None = Field(
@@ -116,14 +139,18 @@ class RingConfig(BaseModel):
         default=False, description="Group the bytes of equal place before a lossless codec: smaller for dense floats."
     )
     topk_fraction: float | None = Field(
-        default=None, description="The share of the numbers that topk sends; by default 0.01."
+        default=None,
+        json_schema_extra=DECIDES_BITS,
+        description="The share of the numbers that topk sends; by default 0.01.",
     )
     threshold_bytes: ByteSize | Literal["auto"] = Field(
         default=ByteSize(512 * KIB),
+        json_schema_extra=EQUAL | DECIDES_BITS,
         description="Smaller segments travel raw; auto: those for which the codec does not pay, as measured.",
     )
     error_feedback: bool | Literal["auto"] = Field(
         default="auto",
+        json_schema_extra=DECIDES_BITS,
         description="Add what a lossy codec dropped to the same bucket's next numbers; auto: for topk.",
     )
     codec_threads: int | Literal["auto"] = Field(
@@ -218,26 +245,12 @@ class RingConfig(BaseModel):
             raise ValueError(f"{codec!r} is not a codec; choose one of {', '.join(CODECS)}")
         return codec
 
-    @field_validator("codec_threads", mode="before")
+    @field_validator(*_AUTO_OR, mode="before")
     @classmethod
-    def _threads_are_few(cls, threads: object) -> object:
+    def _is_auto_or_as_it_must_be(cls, value: object, info: ValidationInfo) -> object:
         """Before pydantic tries both types and complains of both."""
-        return threads if threads == "auto" else _checked(threads, _FEW, "auto or a whole number from 0 to 64")
-
-    @field_validator("error_feedback", mode="before")
-    @classmethod
-    def _feedback_is_on_or_off(cls, feedback: object) -> object:
-        return feedback if feedback == "auto" else _checked(feedback, _SWITCH, "auto, true or false")
-
-    @field_validator("checksum", mode="before")
-    @classmethod
-    def _checksum_is_on_or_off(cls, checksum: object) -> object:
-        return checksum if checksum == "auto" else _checked(checksum, _SWITCH, "auto, true or false")
-
-    @field_validator("threshold_bytes", mode="before")
-    @classmethod
-    def _threshold_is_a_size(cls, threshold: object) -> object:
-        return threshold if threshold == "auto" else _checked(threshold, _SIZE, "auto or a size such as 512KiB")
+        kind, right = _AUTO_OR[info.field_name or ""]
+        return value if value == "auto" else _checked(value, kind, f"auto{right}")
 
     @model_validator(mode="after")
     def _codec_can_work(self) -> Self:
@@ -246,7 +259,7 @@ class RingConfig(BaseModel):
                 f"codec {self.codec!r} loses precision; set allow_lossy: true if you mean it, "
                 f"or choose a lossless one: {', '.join(registry.LOSSLESS)}"
             )
-        if self.codec != "none" and self.algorithm in ("doubling", "star"):
+        if self.codec != "none" and self.algorithm == "tree":
             raise ValueError(
                 f"algorithm {self.algorithm!r} sends numbers raw; use 'auto' or 'ring' with codec {self.codec!r}"
             )
@@ -267,17 +280,24 @@ class RingConfig(BaseModel):
             if getattr(self, name) not in (None, False):
                 raise ValueError(f"{name} belongs to a codec of your choice; remove it, or name that codec, not auto")
 
-    @property
-    def largest_doubling_bytes(self) -> int:
-        """Recursive doubling and the star send raw, so they do not carry what a codec is wanted for."""
-        if self.codec == "none" or self.threshold_bytes == "auto":
-            return self.doubling_bytes
-        return min(self.doubling_bytes, self.threshold_bytes)
+    def tree_bytes_where(self, auto_bytes: int) -> int:
+        """The largest bucket for the tree, where `auto` means so many bytes.
 
-    def largest_doubling_bytes_where(self, memory_bytes: int) -> int:
-        """The same where all ranks share memory: it pays up to these bytes there, unless somebody has set a limit."""
-        is_set = self.codec != "none" or "doubling_bytes" in self.model_fields_set
-        return self.largest_doubling_bytes if is_set else memory_bytes
+        The tree sends raw, so it does not carry what a codec is wanted for.
+        """
+        wished = auto_bytes if self.tree_bytes == "auto" else self.tree_bytes
+        if self.codec == "none":
+            return wished
+        return min(wished, TREE_LIMIT_BYTES if self.threshold_bytes == "auto" else self.threshold_bytes)
+
+    def compared(self) -> dict[str, str | int | float | bool | None]:
+        """What ranks compare when they meet: not what was written, but what follows from it."""
+        values = {name: getattr(self, name) for name in fields_that(RingConfig, EQUAL)}
+        if self.codec == "none":  # they would mean nothing
+            values |= {"allow_lossy": None, "threshold_bytes": None}
+        if self.tree_bytes != "auto":
+            values["tree_bytes"] = self.tree_bytes_where(self.tree_bytes)
+        return values
 
     def make_codec(self) -> Codec:
         """The codec that was chosen by name. A `ValueError` says which setting does not fit it."""
@@ -347,10 +367,10 @@ class RingConfig(BaseModel):
         return None
 
     @model_validator(mode="after")
-    def _doubling_needs_its_algorithm(self) -> Self:
-        if self.algorithm != "auto" and "doubling_bytes" in self.model_fields_set:
+    def _tree_bytes_need_auto(self) -> Self:
+        if self.algorithm != "auto" and self.tree_bytes != "auto":
             raise ValueError(
-                f"doubling_bytes only matters with algorithm 'auto', not {self.algorithm!r}; remove one of the two"
+                f"tree_bytes only matters with algorithm 'auto', not {self.algorithm!r}; remove one of the two"
             )
         return self
 
@@ -386,18 +406,3 @@ def _checked(value: object, kind: TypeAdapter[Any], right: str) -> object:
         return kind.validate_python(value)
     except ValidationError:
         raise ValueError(f"should be {right}") from None
-
-
-def settings_table() -> str:
-    """Every setting of a ring as a row of Markdown."""
-    rows = [
-        f"| `{name}` | `{_as_written(field.default)}` | {field.description} |"
-        for name, field in RingConfig.model_fields.items()
-    ]
-    return "\n".join(["| setting | default | |", "| --- | --- | --- |", *rows])
-
-
-def _as_written(default: object) -> str:
-    if isinstance(default, ByteSize):
-        return default.human_readable(separator=" ") if default else "0"
-    return "none" if default in (None, "") else str(default).lower() if isinstance(default, bool) else str(default)

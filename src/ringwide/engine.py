@@ -21,7 +21,8 @@ from ringwide.collective.coder import Coder
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.leaving import Leaving
 from ringwide.collective.numbers import Numbers
-from ringwide.collective.plan import BucketShape, Kind, Planner, Request
+from ringwide.collective.plan import Kind, Planner, Request
+from ringwide.collective.whereabouts import NETWORK_BYTES, NOTES, Whereabouts, notes
 from ringwide.collective.workshop import Workshop
 from ringwide.config import RingConfig
 from ringwide.connections import Connections
@@ -31,14 +32,8 @@ from ringwide.farewell import Farewell
 from ringwide.membership.liveness import Liveness
 from ringwide.membership.peers import Address, parse_address
 from ringwide.observe import statistics
-from ringwide.transport.link import EXPRESS_MEMORY_BYTES
 from ringwide.transport.sockets import SocketSettings
 
-MUST_BE_EQUAL = (
-    *("segment_bytes", "lanes", "messages", "algorithm", "doubling_bytes", "half_precision"),
-    *("codec", "allow_lossy", "threshold_bytes"),
-)
-_CORES_LIMIT = 1024
 _MOST_THREADS = 4
 """More cannot be kept busy by one link."""
 _STRANGERS_SECONDS = 0.5
@@ -86,7 +81,7 @@ class Engine:
             size=self._size,
             segment_bytes=config.segment_bytes,
             algorithm=config.algorithm,
-            doubling_bytes=config.largest_doubling_bytes,
+            tree_bytes=config.tree_bytes_where(NETWORK_BYTES),
         )
         self.calls = Calls(
             self.dispatcher,
@@ -144,7 +139,7 @@ class Engine:
             mail=None if self._correspondence is None else self._correspondence.office,
             vitals=self._liveness,
             lanes_to=lambda peer: config.lanes if self.planner.exchanges_bulk(peer) else 0,
-            settings={key: getattr(config, key) for key in MUST_BE_EQUAL},
+            settings=config.compared(),
             door=self._door(listener),
             protection=config.load_protection(),
             same_host=config.same_host,
@@ -158,14 +153,10 @@ class Engine:
         if self.coder is not None:
             self.coder.threads = _threads(config, len(cores) // ranks - 1)
             self._workshop.staff(self.coder.threads)
-        found = np.zeros(2 + _CORES_LIMIT, np.uint8)
-        found[:2] = ranks < self._size, not self.connections.all_by_memory()
-        found[[2 + core % _CORES_LIMIT for core in cores]] = 1
-        await self._wait_for_all(found, config.start_timeout_seconds - (time.perf_counter() - started))
-        self.planner.crowded = bool(not found[0] and self._size > np.count_nonzero(found[2:]))
-        if not found[1]:
-            doubling_bytes = config.largest_doubling_bytes_where(EXPRESS_MEMORY_BYTES)
-            self.planner.all_share_memory(doubling_bytes, EXPRESS_MEMORY_BYTES)
+        noted = notes(one_host=ranks == self._size, by_memory=self.connections.all_by_memory(), cores=cores)
+        await self._wait_for_all(noted, config.start_timeout_seconds - (time.perf_counter() - started))
+        where = Whereabouts.of(noted, self._size)
+        self.planner.agree(tree_bytes=config.tree_bytes_where(where.tree_bytes), express_bytes=where.express_bytes)
         self._formed = True
         self.dispatcher.deadlines.suspended = False
         self.dispatcher.deadlines.vitals = self._liveness  # not before: who still looks for others does not answer yet
@@ -178,14 +169,10 @@ class Engine:
             raise ConfigError(f"listen: {listen}: but a listening socket was given too; remove one of them")
         return parse_address(listen, "listen")
 
-    async def _wait_for_all(self, found: Array, seconds: float) -> None:
-        """All our connections are there; others may still wait for some of theirs.
-
-        Meanwhile all learn what each has found: is a rank elsewhere, is one met without shared memory, and which cores
-        are there? Those of all together, because ranks that are pinned to a core each do not take turns.
-        """
-        request = Request(Kind.BARRIER, "who is where", (BucketShape("uint8", found.size, 1),))
-        bring = Prepared(self.planner.plan(request), [Numbers(found, None, np.bitwise_or)], None)
+    async def _wait_for_all(self, noted: Array, seconds: float) -> None:
+        """All our connections are there; others may still wait for some of theirs. Meanwhile all notes are combined."""
+        request = Request(Kind.BARRIER, "who is where", (NOTES,))
+        bring = Prepared(self.planner.plan(request), [Numbers(noted, None, np.bitwise_or)], None)
         try:
             async with asyncio.timeout(seconds):
                 await self.calls.make(lambda _: bring)

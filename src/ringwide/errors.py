@@ -113,10 +113,18 @@ class CollectiveError(RingwideError):
 class CollectiveMismatch(CollectiveError):
     """Ranks disagree on what they compute together: a bug in the program that calls us."""
 
-    def __init__(self, *, number: int, rank: int, ours: str, other_rank: int, theirs: str) -> None:
+    def __init__(
+        self,
+        *,
+        number: int,
+        rank: int,
+        ours: str,
+        other_rank: int,
+        theirs: str,
+        advice: str = "every rank must make the same calls in the same order",
+    ) -> None:
         super().__init__(
-            f"collective {number}: rank {rank} called {ours}, but rank {other_rank} called {theirs}; "
-            "every rank must make the same calls in the same order",
+            f"collective {number}: rank {rank} called {ours}, but rank {other_rank} called {theirs}; {advice}",
             number=number,
         )
         self.rank, self.ours, self.other_rank, self.theirs = rank, ours, other_rank, theirs

@@ -45,7 +45,15 @@ def test_in_memory_ranks_share_the_cores_that_there_are(cores: int, least: float
 
 @pytest.mark.parametrize(
     ("algorithm", "ranks", "count"),
-    [("doubling", 2, 1), ("doubling", 8, 3), ("doubling", 6, 4), ("star", 8, 2), ("ring", 4, 6)],
+    [
+        ("doubling", 2, 1),
+        ("doubling", 8, 3),
+        ("doubling", 6, 4),
+        ("star", 8, 2),
+        ("tree", 8, 2),
+        ("tree", 17, 4),
+        ("ring", 4, 6),
+    ],
 )
 def test_what_is_small_takes_its_hops(algorithm: str, ranks: int, count: int) -> None:
     assert hops(algorithm, ranks) == count
@@ -57,7 +65,7 @@ def test_a_hop_is_half_a_round_trip_on_the_same_way() -> None:
     assert least_seconds("same host", "doubling", 4, 4096, seconds, 2) == ("2 x half a Unix ping", pytest.approx(40e-6))
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "star", "doubling"])
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "star", "doubling"])
 @pytest.mark.parametrize("way", ["tcp", "same host"])
 @pytest.mark.parametrize("nbytes", [1024, 2**18, MB, 256 * MB])
 def test_what_a_limit_needs_is_what_is_tried(algorithm: str, way: str, nbytes: int) -> None:

@@ -138,11 +138,11 @@ def test_a_frame_with_another_header_is_not_ours(options: dict[str, bool]) -> No
     assert not reads(codec, frame_with(**options), out)
 
 
-@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf, -1.0, 3e38])
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf, -1.0, 0.0, 1e-40, 3e38])
 def test_int8_scales_are_checked(scale: float) -> None:
     payload = np.array([1, scale], "<f4").tobytes() + bytes(512)
     assert not reads(make("int8"), payload, np.empty(512, np.float32))
-    assert reads(make("int8"), np.array([1, 0], "<f4").tobytes() + bytes(512), np.empty(512, np.float32))
+    assert reads(make("int8"), np.array([1, 2**-126], "<f4").tobytes() + bytes(512), np.empty(512, np.float32))
 
 
 @pytest.mark.parametrize(("name", "words"), [("fp16", (0x7C00, 0xFC00, 0x7E00)), ("bf16", (0x7F80, 0xFF80, 0x7FC0))])

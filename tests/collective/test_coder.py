@@ -21,8 +21,8 @@ from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
 from ringwide.errors import RemoteProtocolError
 
 SIZE, COUNT = 4, 8000
-PLANNER = Planner(rank=0, size=SIZE, segment_bytes=4096, algorithm="ring", doubling_bytes=0)
-SMALL = Planner(rank=0, size=SIZE, segment_bytes=4096, algorithm="auto", doubling_bytes=64 * 1024)
+PLANNER = Planner(rank=0, size=SIZE, segment_bytes=4096, algorithm="ring", tree_bytes=0)
+SMALL = Planner(rank=0, size=SIZE, segment_bytes=4096, algorithm="auto", tree_bytes=64 * 1024)
 CALLS_PER_TRIAL = SETTLING_CALLS + MEASURED_CALLS
 
 

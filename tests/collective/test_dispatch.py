@@ -109,7 +109,7 @@ class KnownVitals:
 class OneRank:
     """Rank 0 of three, or another, its links and what its calls ended with."""
 
-    def __init__(self, *, room: int = 0, rank: int = 0, crowded: bool = False) -> None:
+    def __init__(self, *, room: int = 0, rank: int = 0) -> None:
         self.links = {peer: RecordingLink(room) for peer in range(SIZE) if peer != rank}
         self.clock = StoppedClock()
         self.dispatcher = Dispatcher(rank=rank, links=self.links, clock=self.clock, timeout_seconds=1.0)
@@ -120,10 +120,9 @@ class OneRank:
             size=SIZE,
             segment_bytes=SEGMENT_BYTES,
             algorithm="auto",
-            doubling_bytes=0,
+            tree_bytes=0,
             express_bytes=EXPRESS_BYTES,
         )
-        self._planner.crowded = crowded
 
     def call(self, kind: Kind, count: int) -> Plan:
         plan = self._planner.plan(Request(kind, "sum", (BucketShape("uint8", count, 1),)))
@@ -144,11 +143,10 @@ def test_a_root_is_not_done_when_only_its_first_segments_have_left() -> None:
     rank = OneRank(room=1)
     plan = rank.call(Kind.BROADCAST, BULK)
     for peer in (2, 1):  # the round of empty frames that goes with every broadcast
-        hop = 0 if peer == 2 else 1
         rank.hear(
             peer,
             frame.pack_data(
-                bucket=1, hop=hop, epoch=0, segment=0, collective=1, fingerprint=plan.fingerprint, payload_bytes=0
+                bucket=1, hop=peer, epoch=0, segment=0, collective=1, fingerprint=plan.fingerprint, payload_bytes=0
             ),
         )
     assert rank.endings == []
@@ -264,7 +262,7 @@ def test_what_waits_for_our_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
         rank.hear(1, frame.pack_data(collective=allowed + 1, **header) + piece)
 
 
-# -- the star
+# -- the tree
 
 
 def given(plan: Plan, hop: int, segment: int = 0) -> bytes:
@@ -273,9 +271,9 @@ def given(plan: Plan, hop: int, segment: int = 0) -> bytes:
     )
 
 
-def test_rank_0_of_a_star_hears_the_others_in_any_order() -> None:
+def test_the_root_hears_the_others_in_any_order() -> None:
     for order in ((1, 2), (2, 1)):
-        rank = OneRank(crowded=True)
+        rank = OneRank()
         plan = rank.call(Kind.ALLREDUCE, 0)
         for peer in order:
             assert rank.endings == []
@@ -296,8 +294,8 @@ def test_rank_0_of_a_star_hears_the_others_in_any_order() -> None:
         (1, 0, 3, 1),
     ],
 )
-def test_forged_frames_of_a_star_are_refused(rank: int, peer: int, hop: int, segment: int) -> None:
-    one = OneRank(rank=rank, crowded=True)
+def test_forged_frames_of_a_tree_are_refused(rank: int, peer: int, hop: int, segment: int) -> None:
+    one = OneRank(rank=rank)
     plan = one.call(Kind.ALLREDUCE, 0)
     with pytest.raises(RemoteProtocolError, match=f"rank {peer} sent segment {segment} .* at hop {hop}"):
         one.hear(peer, given(plan, hop, segment))
@@ -305,8 +303,8 @@ def test_forged_frames_of_a_star_are_refused(rank: int, peer: int, hop: int, seg
 
 
 @pytest.mark.parametrize("peer", [1, 2])
-def test_nobody_gives_twice_to_a_star(peer: int) -> None:
-    rank = OneRank(crowded=True)
+def test_nobody_gives_twice_to_its_parent(peer: int) -> None:
+    rank = OneRank()
     plan = rank.call(Kind.ALLREDUCE, 0)
     rank.hear(peer, given(plan, hop=peer))
     with pytest.raises(RemoteProtocolError, match="not what comes next"):
@@ -335,7 +333,7 @@ def test_time_in_which_our_own_loop_stood_still_is_not_waited() -> None:
 
 
 def test_those_who_have_not_called_are_the_ones_it_waits_for() -> None:
-    rank = OneRank(rank=1, crowded=True)
+    rank = OneRank(rank=1)
     rank.vitals.calls[0] = 1  # from whom it waits for numbers, and who waits for rank 2
     waits_in_vain(rank)
     (error,) = rank.endings
@@ -345,7 +343,7 @@ def test_those_who_have_not_called_are_the_ones_it_waits_for() -> None:
 
 
 def test_if_all_have_called_it_waits_for_those_whose_numbers_are_due() -> None:
-    rank = OneRank(rank=1, crowded=True)
+    rank = OneRank(rank=1)
     rank.vitals.calls = {0: 1, 2: 1}
     waits_in_vain(rank)
     (error,) = rank.endings

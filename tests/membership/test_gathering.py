@@ -190,7 +190,8 @@ async def disagreeing(one: Any, other: Any) -> list[ringwide.Disagreement]:
         ("segment_bytes", 8192, 4096),
         ("lanes", 2, 1),
         ("algorithm", "ring", "auto"),
-        ("doubling_bytes", 5, 6),
+        ("tree_bytes", 5, 6),
+        ("tree_bytes", 256 * 1024, "auto"),
         ("half_precision", "native", "float32"),
     ],
 )

@@ -51,8 +51,8 @@ def challenge(rank: int = 1, *, size: int = 2, lane: int = 0, nonce: str = NONCE
 
 def fields(peers: list[str], **changes: Any) -> dict[str, Any]:
     """What a rank with default settings says of itself."""
-    plan = {"segment_bytes": 2**20, "lanes": 1, "messages": False, "algorithm": "auto", "doubling_bytes": 2**18}
-    numbers = {"half_precision": "float32", "codec": "none", "allow_lossy": False, "threshold_bytes": 2**19}
+    plan = {"segment_bytes": 2**20, "lanes": 1, "messages": False, "algorithm": "auto", "tree_bytes": "auto"}
+    numbers = {"half_precision": "float32", "codec": "none", "allow_lossy": None, "threshold_bytes": None}
     settings = {**plan, **numbers, "encrypt": False, "tls": False, "run_id": ""}
     said = {
         "rank": 1,

@@ -11,7 +11,6 @@ import ringwide
 from local_ring import free_peers, on_every_rank
 from ringwide import RingConfig
 from ringwide.connections import _PEERS_IN_FULL_BYTES
-from ringwide.engine import MUST_BE_EQUAL
 from ringwide.errors import ConfigError
 from ringwide.membership.channel import HANDSHAKE_BYTES, Channel
 from ringwide.membership.meeting import Terms, Unproven, _wire
@@ -105,8 +104,8 @@ def test_what_shall_be_encrypted_never_goes_in_the_clear() -> None:
 
 def test_the_longest_handshake_fits() -> None:
     """A run's id of 128 characters, each of which is twelve when escaped, and as many peers as are sent in full."""
-    config = RingConfig(run_id="\N{GRINNING FACE}" * 128)
-    settings = {key: getattr(config, key) for key in MUST_BE_EQUAL}
+    config = RingConfig(run_id="\N{GRINNING FACE}" * 128, codec="lz4", tree_bytes="256KiB")
+    settings = config.compared()
     terms = Terms(RANKS_LIMIT - 2, RANKS_LIMIT, "x" * _PEERS_IN_FULL_BYTES, settings, Protection(run_id=config.run_id))
     with Connected("10.0.0.1", "10.0.0.2") as sock:
         hello = terms.hello(255, Channel(PlainWire(sock))).body()

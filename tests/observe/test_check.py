@@ -30,7 +30,7 @@ class RingOfOne:
         return [tensor.copy(), tensor.copy()]
 
     def algorithm_for(self, nbytes: int) -> str:
-        return "ring" if nbytes > 100 else "doubling"
+        return "ring" if nbytes > 100 else "tree"
 
 
 async def rows_of(ring: RingOfOne, sizes: list[int], seconds: float = 0.0) -> list[Row]:
@@ -118,7 +118,7 @@ def test_the_columns_stand_below_their_names() -> None:
         count=1 << 30,
         dtype="bfloat16",
         op="prod",
-        algorithm="doubling",
+        algorithm="tree",
         repeats=3,
         seconds=12.3456789,
         algbw=1.5e9,
@@ -129,7 +129,7 @@ def test_the_columns_stand_below_their_names() -> None:
     names, units = header().splitlines()
     printed = line(row)
     assert len(printed) == len(names)
-    assert " ".join(printed.split()) == "4294967296 1073741824 bfloat16 prod doubling 12345678.9 1.500 2.250 0"
+    assert " ".join(printed.split()) == "4294967296 1073741824 bfloat16 prod tree 12345678.9 1.500 2.250 0"
     for name, value in [("time", "12345678.9"), ("algbw", "1.500"), ("wrong", "0")]:
         assert names.index(name) + len(name) == printed.rindex(value) + len(value)
     assert units.split() == ["#", "(B)", "(elements)", "(us)", "(GB/s)", "(GB/s)"]

@@ -13,11 +13,9 @@ MIB = 1024 * 1024
 CONFIGS = [
     {},
     {"algorithm": "ring", "lanes": 3, "segment_bytes": "64KiB"},
-    {"algorithm": "doubling", "lanes": 3, "segment_bytes": "64KiB"},
-    {"algorithm": "star", "lanes": 3, "segment_bytes": "64KiB"},
+    {"algorithm": "tree", "lanes": 3, "segment_bytes": "64KiB"},
     {"algorithm": "ring", "half_precision": "native"},
-    {"algorithm": "doubling", "half_precision": "native"},
-    {"algorithm": "star", "half_precision": "native"},
+    {"algorithm": "tree", "half_precision": "native"},
 ]
 
 

@@ -1,5 +1,7 @@
 """bfloat16: the upper half of a float32. Its whole range, with 8 significant bits."""
 
+from functools import cache
+
 import numpy as np
 
 from ringwide.codec.codec import Array
@@ -38,3 +40,19 @@ class Bfloat16(SixteenBits):
         bits = numbers.view(np.uint32)
         np.copyto(bits, words)
         np.left_shift(bits, 16, out=bits)
+
+    def _widen_twice(self, words: Array, doubles: Array) -> None:
+        check_finite(words, EXPONENT)
+        np.take(doubles_of_words(), words, out=doubles, mode="clip")
+
+
+@cache
+def doubles_of_words() -> Array:
+    """Every bfloat16 as float64. Some are subnormal as float32, and a processor that flushes those cannot widen them:
+    here they are made of integers and powers of two that are normal."""
+    words = np.arange(65_536)
+    exponents, digits = words >> 7 & 0xFF, words & 0x7F
+    normal = exponents > 0
+    magnitudes = np.ldexp(digits + 128.0 * normal, np.maximum(exponents, 1) - 127 - 7)
+    doubles: Array = np.where(words >> 15, -magnitudes, magnitudes)
+    return doubles

@@ -38,24 +38,29 @@ class Float16(SixteenBits):
     absolute_error = 2.0**-25
 
     def _round(self, numbers: Array, words: Array) -> bool:
-        magnitudes, powers = SCRATCH.first[: numbers.size], SCRATCH.second[: numbers.size]
-        bits, power_bits = magnitudes.view(np.uint32), powers.view(np.uint32)
-        np.abs(numbers, out=magnitudes)
-        if not np.maximum.reduce(magnitudes) < BEYOND:  # nor is a NaN
-            return False
-        np.bitwise_and(bits, FLOAT_EXPONENT, out=power_bits)
-        np.maximum(power_bits, LEAST_POWERS[: numbers.size], out=power_bits)
-        np.add(power_bits, THIRTEEN_UP, out=power_bits)
-        np.add(magnitudes, powers, out=magnitudes)
-        np.right_shift(bits, 13, out=power_bits)
-        np.add(bits, power_bits, out=bits)
-        np.right_shift(numbers.view(np.uint32), 16, out=power_bits)
-        np.bitwise_and(power_bits, SIGN, out=power_bits)
-        np.add(bits, power_bits, out=bits)
-        np.copyto(words, bits, casting="unsafe")
-        np.add(words, CONSTANT, out=words)
-        return True
+        return round_to_halves(numbers, words)
 
     def _widen(self, words: Array, numbers: Array) -> None:
         check_finite(words, EXPONENT)
         np.take(FLOAT_OF, words, out=numbers, mode="clip")
+
+
+def round_to_halves(numbers: Array, words: Array) -> bool:
+    """Write the nearest halves of a piece. False if one of the numbers is not finite or out of range."""
+    magnitudes, powers = SCRATCH.first[: numbers.size], SCRATCH.second[: numbers.size]
+    bits, power_bits = magnitudes.view(np.uint32), powers.view(np.uint32)
+    np.abs(numbers, out=magnitudes)
+    if not np.maximum.reduce(magnitudes) < BEYOND:  # nor is a NaN
+        return False
+    np.bitwise_and(bits, FLOAT_EXPONENT, out=power_bits)
+    np.maximum(power_bits, LEAST_POWERS[: numbers.size], out=power_bits)
+    np.add(power_bits, THIRTEEN_UP, out=power_bits)
+    np.add(magnitudes, powers, out=magnitudes)
+    np.right_shift(bits, 13, out=power_bits)
+    np.add(bits, power_bits, out=bits)
+    np.right_shift(numbers.view(np.uint32), 16, out=power_bits)
+    np.bitwise_and(power_bits, SIGN, out=power_bits)
+    np.add(bits, power_bits, out=bits)
+    np.copyto(words, bits, casting="unsafe")
+    np.add(words, CONSTANT, out=words)
+    return True

@@ -1,7 +1,8 @@
 """8-bit integers, with a scale for every 256 numbers.
 
 Payload: the scales (float32, little endian), then one int8 for each number. A scale is the 127th part of the largest
-magnitude in its block, so one outlier costs the digits of its 255 neighbours only.
+magnitude in its block, so one outlier costs the digits of its 255 neighbours only. It is never subnormal, so neither is
+what a step times a scale gives: all ranks decode the same bits, whether or not their processors flush such numbers.
 """
 
 from collections.abc import Iterator
@@ -45,8 +46,8 @@ class Int8(Lossy):
         if not out.size:
             return
         scales, steps = parts(np.frombuffer(payload, np.uint8), out.size)
-        if not (scales.min() >= 0 and scales.max() <= LARGEST_SCALE):
-            raise BadPayload("a scale that is negative, too large or not finite")
+        if not (scales.min() >= LEAST_SCALE and scales.max() <= LARGEST_SCALE):
+            raise BadPayload("a scale that is negative, too small, too large or not finite")
         with np.errstate(all="ignore"):
             for piece, blocks, width in layout(out.size):
                 decode_rows(steps[piece], scales[blocks], out[piece].reshape(-1, width))

@@ -5,6 +5,8 @@ Rules:
 - The owner of a total encodes it once and keeps what its own payload decodes to; everybody else passes that payload on
   as it came. So all ranks end with the same bits, whatever the codec loses.
 - Sums are made in the bucket's own precision. Only what travels is narrow.
+- A codec that loses something sees numbers. Half precision that one has carried is narrowed after decoding, by
+  everybody, in a way that cannot come out differently; any other total is narrowed by its owner.
 """
 
 import threading
@@ -108,7 +110,7 @@ class Coding:
             return self._send(self._own_numbers(segment), segment, 0.0)
         started = self._time()
         if isinstance(instruction, Keep):
-            self._decode(payload, codec_number, self.numbers.ours[segment])
+            self._keep(payload, codec_number, self.numbers.ours[segment])
             return Carried(payload if goes_on else None, codec_number, self._time() - started, 0.0)
         arrival = self._arrival(payload, codec_number, segment)
         decode_seconds = self._time() - started
@@ -116,6 +118,7 @@ class Coding:
             return self._send(self._add(arrival, segment, out=arrival), segment, decode_seconds)
         total = self._total(script, arrival, segment)
         if not goes_on:
+            self._narrow(total)
             self._owe_nothing(segment)
             return Carried(None, RAW, decode_seconds, 0.0)
         return self._send(total, segment, decode_seconds, finished=True)
@@ -137,6 +140,16 @@ class Coding:
         if codec_number == RAW:
             return np.frombuffer(payload, dtype=ours.dtype)
         return self._decode(payload, codec_number, _temporary("value", ours))
+
+    def _keep(self, payload: memoryview, codec_number: int, out: Array) -> None:
+        self._decode(payload, codec_number, out)
+        codec = self._decoder(codec_number)
+        if codec is not None and codec.lossy:
+            self._narrow(out)
+
+    def _narrow(self, total: Array) -> None:
+        if self.numbers.narrow is not None:
+            self.numbers.narrow(total)
 
     def _decode(self, payload: memoryview, codec_number: int, out: Array) -> Array:
         codec = self._decoder(codec_number)
@@ -160,8 +173,13 @@ class Coding:
 
     def _encoded(self, value: Array, segment: slice, *, finished: bool) -> tuple[memoryview, int]:
         """What is sent of a value. A finished one is replaced by what the others will get of it."""
+        loses = self._encoder is not None and self._encoder.lossy
+        if finished and not loses:
+            self._narrow(value)
         payload = self._try_to_encode(value)
         if payload is None:
+            if finished and loses:
+                self._narrow(value)
             self._owe_nothing(segment)
             return self._raw(value), RAW
         assert self._encoder is not None
@@ -171,6 +189,7 @@ class Coding:
             self._remember_error(value, received, segment, self.numbers.weight if finished else 1.0)
             if finished:
                 value[...] = received
+                self._narrow(value)
         return payload, self._encoder.number
 
     def _try_to_encode(self, value: Array) -> memoryview | None:

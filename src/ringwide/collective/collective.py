@@ -10,8 +10,11 @@ from ringwide.collective.plan import Plan
 from ringwide.errors import RingwideError
 
 Done = Callable[[RingwideError | None], None]
-_AND = "\n"
-"""Between what is asked for and who asks, in the words of a dispute."""
+SAME_ORDER = "every rank must make the same calls in the same order"
+SAME_CALLER = (
+    "the order of calls that several tasks or threads make is not known to all ranks: make them in one, or give each a "
+    "channel= of its own"
+)
 
 
 class Mark(NamedTuple):
@@ -55,15 +58,17 @@ class Collective:
 
     @property
     def described(self) -> str:
-        """What we were called with, and by whom, for ranks that were called with something else."""
-        return f"{self.what}{_AND}{self._mark or ''}"
+        """What another rank is told that has another fingerprint. What may be long comes last, as it may be cut."""
+        return "\n".join([str(self._mark or ""), self.plan.how, self.what])
 
-    def compared_with(self, theirs: str) -> tuple[str, str]:
-        """What tells our call from one that another rank describes: who made it only if it is the same otherwise."""
-        what, _, mark = theirs.partition(_AND)
-        if what != self.what or self._mark is None:
-            return self.what, what
-        return f"{self.what} as {self._mark}", f"it as {mark}"
+    def compared_with(self, theirs: str) -> tuple[str, str, str]:
+        """Our call and that of another rank, which has told it, in the words in which they differ, and what to do."""
+        mark, how, what = (theirs.split("\n", 2) + ["", ""])[:3]
+        if not self.what.startswith(what) or not what:
+            return self.what, what, SAME_ORDER
+        if how != self.plan.how:
+            return f"{self.what} by {self.plan.how}", f"{what} by {how}", SAME_ORDER
+        return f"{self.what} as {self._mark}", f"it as {mark}", SAME_CALLER
 
     @property
     def gate_is_open(self) -> bool:

@@ -186,9 +186,9 @@ class Dispatcher:
     def _operation(self, collective: Collective, index: int, numbers: Numbers) -> Operation | ExpressOperation:
         plan = collective.plan
         part = plan.parts[index]
-        if part.stops is not None:
+        if part.tree is not None:
             return ExpressOperation(
-                part.stops,
+                part.tree,
                 numbers,
                 self._links,
                 self._operation_done,
@@ -439,9 +439,9 @@ class Dispatcher:
     def _hear_dispute(self, peer: int, collective: Collective, header: Header, payload: memoryview) -> None:
         self._dispute(collective)
         if header.fingerprint != collective.fingerprint:
-            ours, theirs = collective.compared_with(_words(payload))
+            ours, theirs, advice = collective.compared_with(_words(payload))
             error = CollectiveMismatch(
-                number=collective.sequence, rank=self._rank, ours=ours, other_rank=peer, theirs=theirs
+                number=collective.sequence, rank=self._rank, ours=ours, other_rank=peer, theirs=theirs, advice=advice
             )
             self._end(collective, error)
 

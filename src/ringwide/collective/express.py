@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ringwide.codec.codec import Array
 from ringwide.collective.coding import Coding
 from ringwide.collective.ledger import RAW
 from ringwide.collective.numbers import Numbers, bytes_of
 from ringwide.collective.operation import NOTHING, LaneLike, LinkLike, accusation
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.doubling import Schedule, Step
 from ringwide.protocol.frame import Header, pack_data
+from ringwide.protocol.tree import Step, TreeSchedule
 
 
 class ExpressOperation:
@@ -27,10 +26,11 @@ class ExpressOperation:
     progress = 0
     _position = 0  # the stop that is next
     _early: Mapping[int, bytes] = {}  # what came before its turn, by hop
+    _prepared = -1, b""  # the header of what leaves next, and its hop: packed while there was time
 
     def __init__(
         self,
-        schedule: Schedule,
+        schedule: TreeSchedule,
         numbers: Numbers,
         links: Mapping[int, LinkLike],
         on_done: Callable[[int], None],
@@ -49,6 +49,8 @@ class ExpressOperation:
         if schedule.stops:
             self._carry_out(schedule.first_step, NOTHING)
             self._save()  # while others still work on their answers
+            if schedule.next_hop is not None:
+                self._prepared = schedule.next_hop, self._header(schedule.next_hop)
         else:  # alone in the ring
             self._save()
             self._carry_out(schedule.first_step, NOTHING)
@@ -100,34 +102,34 @@ class ExpressOperation:
         self._early = early
 
     def _carry_out(self, step: Step, payload: memoryview) -> None:
-        combines, arrival_first, keeps, finishes, hop, peers = step
+        combines, keeps, finishes, hop, peers = step
         if combines:
-            self._combine(payload, arrival_first)
+            self._combine(payload)
         elif keeps:
             self._bytes[:] = payload
-        if finishes and self._numbers.finish is not None:
-            self._numbers.finish(self._numbers.ours)
+        if finishes:
+            self._numbers.complete(self._numbers.ours)
         if peers:
-            value = self._bytes
-            header = pack_data(
-                bucket=self._bucket,
-                hop=hop,
-                epoch=self._epoch,
-                segment=0,
-                collective=self._collective,
-                fingerprint=self._fingerprint,
-                payload_bytes=len(value),
-            )
+            prepared, header = self._prepared
+            if prepared != hop:
+                header = self._header(hop)
             for peer in peers:
-                self._links[peer].send_express(header, value)
+                self._links[peer].send_express(header, self._bytes)
 
-    def _combine(self, payload: memoryview, arrival_first: bool) -> None:
+    def _header(self, hop: int) -> bytes:
+        return pack_data(
+            bucket=self._bucket,
+            hop=hop,
+            epoch=self._epoch,
+            segment=0,
+            collective=self._collective,
+            fingerprint=self._fingerprint,
+            payload_bytes=len(self._bytes),
+        )
+
+    def _combine(self, payload: memoryview) -> None:
         value = self._numbers.ours
-        arrival: Array = np.frombuffer(payload, value.dtype)
-        if arrival_first:
-            self._numbers.combine(arrival, value, value)
-        else:
-            self._numbers.combine(value, arrival, value)
+        self._numbers.combine(value, np.frombuffer(payload, value.dtype), value)
 
     def _save(self) -> None:
         """What will be replaced comes back if the collective fails."""

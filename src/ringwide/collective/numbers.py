@@ -27,6 +27,15 @@ class Numbers(NamedTuple):
     """By what a sum of floats is divided in the end, 1 for a plain sum. 0: not a sum, so nothing of it may be lost."""
     label: Label | None = None
     """Whose error feedback belongs to it, if it has any."""
+    narrow: Callable[[Array], object] | None = None
+    """Rounds a finished total to half precision, in place: what it leaves are bits to be moved, not numbers."""
+
+    def complete(self, total: Array) -> None:
+        """All that is done once to a total, by its owner."""
+        if self.finish is not None:
+            self.finish(total)
+        if self.narrow is not None:
+            self.narrow(total)
 
 
 def bytes_of(array: Array) -> memoryview:

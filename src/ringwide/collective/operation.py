@@ -194,10 +194,9 @@ class Operation:
             place[:] = payload
 
     def _finish(self, segment: int) -> None:
-        if self._numbers.finish is not None:
-            first, last = self._bounds[segment]
-            self._originals.save(segment)  # alone in the ring, nothing was combined before
-            self._numbers.finish(self._numbers.ours[first:last])
+        first, last = self._bounds[segment]
+        self._originals.save(segment)  # alone in the ring, nothing was combined before
+        self._numbers.complete(self._numbers.ours[first:last])
 
     def _relay(self, segment: int, payload: memoryview, lane: LaneLike | None, relay: Relay) -> None:
         """Add our numbers to the sum on its way: into the memory that the next rank reads, or else where it has landed,

@@ -6,14 +6,14 @@ One visible rule chooses the algorithm: see `Planner.algorithm_for`.
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from hashlib import blake2b
 
 from ringwide.protocol.direct import DirectMachine
-from ringwide.protocol.doubling import Schedule, StopsMachine, doubling_schedule
 from ringwide.protocol.instruction import Machine
 from ringwide.protocol.layout import Layout
 from ringwide.protocol.ring import Journey, RingMachine, RingSchedule
-from ringwide.protocol.star import star_schedule
+from ringwide.protocol.tree import TreeMachine, TreeSchedule, fanout_of
 from ringwide.transport.link import EXPRESS_BYTES
 
 
@@ -62,15 +62,27 @@ class Part:
     algorithm: str
     express: bool
     machine: Callable[[], Machine]
-    stops: Schedule | None = None
-    """The way of its only segment, if it is small and has stops: no machine is needed for that."""
+    tree: TreeSchedule | None = None
+    """The way of its only segment, if it is small and takes the tree: no machine is needed for that."""
+    fanout: int = 0
+
+    def __str__(self) -> str:
+        """All that two ranks must have in common to understand each other's frames."""
+        cut, shape = self.layout, f" with fan-out {self.fanout}" if self.fanout else ""
+        lanes = "express" if self.express else "bulk"
+        pieces = f"{cut.chunks} x {cut.segments_per_chunk} segments of {cut.segment_bytes} bytes"
+        return f"{self.algorithm}{shape} over {lanes} lanes, {cut.count} x {cut.itemsize} bytes in {pieces}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of one collective. `what` is for people, `fingerprint` travels on every frame."""
+    """The plan of one collective. `what` and `how` are for people, `fingerprint` travels on every frame.
+
+    The fingerprint is that of all of it: ranks that were asked for the same and go about it differently find out, too.
+    """
 
     what: str
+    how: str
     fingerprint: int
     parts: tuple[Part, ...]
     express: bool
@@ -88,45 +100,30 @@ class Planner:
         size: int,
         segment_bytes: int,
         algorithm: str,
-        doubling_bytes: int,
+        tree_bytes: int,
         express_bytes: int = EXPRESS_BYTES,
+        fanout: int | None = None,
     ) -> None:
-        self._rank, self._size, self._segment_bytes, self._express_bytes = rank, size, segment_bytes, express_bytes
-        self._algorithm, self._doubling_bytes = algorithm, doubling_bytes
-        self._schedules = {
-            "doubling": doubling_schedule(rank=rank, size=size),
-            "star": star_schedule(rank=rank, size=size),
-        }
-        self._doubles_bulk = algorithm == "auto" and doubling_bytes > express_bytes
-        self.crowded = False  # all ranks are on one machine that has fewer cores; they agree on that when they have met
+        self._rank, self._size, self._segment_bytes = rank, size, segment_bytes
+        self._algorithm, self._tree_bytes, self._express_bytes = algorithm, tree_bytes, express_bytes
+        self._tree = TreeSchedule(rank=rank, size=size, fanout=fanout_of(size) if fanout is None else fanout)
 
-    def all_share_memory(self, doubling_bytes: int, express_bytes: int) -> None:
-        """All ranks can give each other larger payloads at once; they agree on that when they have met."""
-        self._doubling_bytes, self._express_bytes = doubling_bytes, express_bytes
+    def agree(self, *, tree_bytes: int, express_bytes: int) -> None:
+        """What follows from where the ranks are: they find that out together when they have met."""
+        self._tree_bytes, self._express_bytes = tree_bytes, express_bytes
 
     def algorithm_for(self, nbytes: int) -> str:
         """Small buckets cost hops, so they take the way with the fewest; large ones cost bytes and take the ring."""
         if self._algorithm != "auto":
             return self._algorithm
-        return self._for_small if nbytes <= self._doubling_bytes else "ring"
-
-    @property
-    def _for_small(self) -> str:
-        """Where ranks take turns on the same cores, small buckets cost messages, and those of the star are the fewest.
-
-        All that is small goes the same way. In recursive doubling some ranks first listen to a partner: if they called
-        a barrier while that partner gave the numbers of another call to the star, nobody would notice.
-        """
-        if self._algorithm in self._schedules:
-            return self._algorithm
-        return "star" if self.crowded and not self._doubles_bulk else "doubling"
+        return "tree" if nbytes <= self._tree_bytes else "ring"
 
     def exchanges_bulk(self, peer: int) -> bool:
-        """Bulk goes to the neighbours on the ring, and on the ways of an algorithm that carries bulk beside it."""
+        """Bulk goes to the neighbours on the ring, and along the tree if that carries bulk as well."""
         if abs(peer - self._rank) in (1, self._size - 1):
             return True
-        beside = self._schedules.get("doubling" if self._doubles_bulk else self._algorithm)
-        return beside is not None and any(stop.peer == peer for stop in beside.stops)
+        grows = self._algorithm == "tree" or (self._algorithm == "auto" and self._tree_bytes > self._express_bytes)
+        return grows and any(stop.peer == peer for stop in self._tree.stops)
 
     def plan(self, request: Request, *, gated: bool = False) -> Plan:
         """`gated`: it is for a named channel."""
@@ -135,18 +132,17 @@ class Planner:
         gated = gated and not express
         if request.kind is Kind.BROADCAST or gated or not parts:
             # Data flows only away from the root, or there is none: empty frames let every rank hear of every other.
-            parts.append(self._by_stops(self._for_small, BucketShape("", 0, 1)))
-        what = f"{request.kind.value}({request.detail})"
-        digest = blake2b(repr((what, request.buckets)).encode(), digest_size=8).digest()
-        return Plan(what, int.from_bytes(digest, "little"), tuple(parts), express, len(parts) - 1 if gated else None)
+            parts.append(self._by_tree(BucketShape("", 0, 1)))
+        what, how = f"{request.kind.value}({request.detail})", "; ".join(map(str, parts))
+        digest = blake2b(repr((what, request.buckets, how)).encode(), digest_size=8).digest()
+        gate = len(parts) - 1 if gated else None
+        return Plan(what, how, int.from_bytes(digest, "little"), tuple(parts), express, gate)
 
     def _part(self, request: Request, bucket: BucketShape) -> Part:
         algorithm = self.algorithm_for(bucket.count * bucket.itemsize)
         match request.kind:
-            case kind if kind in REDUCING and algorithm != "ring":
-                return self._by_stops(algorithm, bucket)
-            case kind if kind in REDUCING and self._size == 1:
-                return self._by_stops(self._for_small, bucket)
+            case kind if kind in REDUCING and (algorithm == "tree" or self._size == 1):
+                return self._by_tree(bucket)
             case Kind.ALLREDUCE | Kind.REDUCE:  # the total goes to all: whoever has no use for it has a copy of its own
                 return self._ring(bucket, Journey.allreduce(self._size), chunks=self._size)
             case Kind.REDUCE_SCATTER:
@@ -162,19 +158,22 @@ class Planner:
             case Kind.BROADCAST:
                 return self._direct(bucket, chunks=1, senders=range(request.root, request.root + 1))
             case Kind.BARRIER:
-                return self._by_stops(self._for_small, bucket)
+                return self._by_tree(bucket)
 
     def _ring(self, bucket: BucketShape, journey: Journey, *, chunks: int) -> Part:
         layout = Layout(bucket.count, bucket.itemsize, chunks, self._segment_bytes)
         schedule = RingSchedule(rank=self._rank, layout=layout, journey=journey)
         return Part(layout, "ring", False, lambda: RingMachine(schedule))
 
-    def _by_stops(self, algorithm: str, bucket: BucketShape) -> Part:
+    def _by_tree(self, bucket: BucketShape) -> Part:
+        """Whatever takes the tree takes the same one, barriers too: in a ring with two of them, a rank could wait for
+        a child that has another parent in its own call, and nobody would notice that they disagree."""
         express = bucket.count * bucket.itemsize <= self._express_bytes
         layout = Layout(bucket.count, bucket.itemsize, 1, self._express_bytes if express else self._segment_bytes)
-        segments, schedule = layout.segments, self._schedules[algorithm]
+        segments, schedule = layout.segments, self._tree
         alone = schedule if express and segments == 1 else None
-        return Part(layout, algorithm, express, lambda: StopsMachine(schedule, segments=segments), alone)
+        machine = partial(TreeMachine, schedule, segments=segments)
+        return Part(layout, "tree", express, machine, alone, schedule.fanout)
 
     def _direct(self, bucket: BucketShape, *, chunks: int, senders: range) -> Part:
         layout = Layout(bucket.count, bucket.itemsize, chunks, self._express_bytes)

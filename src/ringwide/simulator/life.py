@@ -235,13 +235,12 @@ class Life:
 
 
 def _planner(scenario: Scenario, rank: int) -> Planner:
-    planner = Planner(
+    return Planner(
         rank=rank,
         size=scenario.size,
         segment_bytes=scenario.segment_bytes,
         algorithm=scenario.algorithm,
-        doubling_bytes=scenario.doubling_bytes,
+        tree_bytes=scenario.tree_bytes,
         express_bytes=scenario.express_bytes,
+        fanout=scenario.fanout,
     )
-    planner.crowded = scenario.crowded
-    return planner

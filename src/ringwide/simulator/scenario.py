@@ -9,7 +9,7 @@ from ringwide.simulator.faults import Fault, FaultKind, faults_by
 from ringwide.simulator.weather import Weather, weather_by
 
 _CAN_ENCODE = ("auto", "ring")
-_ALGORITHMS = (*_CAN_ENCODE, "doubling", "star")
+_ALGORITHMS = (*_CAN_ENCODE, "tree", "tree")
 _ODDS_OF_SIZES: tuple[int, ...] = (*[2] * 210, *[3] * 120, *[4] * 24, *[5, 6, 7, 8] * 4, *range(9, 17))
 """Small rings are the fastest to try; three ranks are the fewest of which one may hear of a loss from another."""
 _MOST_THAT_ENCODE, _MOST_THAT_TRY = 8, 4
@@ -22,11 +22,11 @@ class Scenario:
 
     size: int
     algorithm: str
-    crowded: bool  # ranks share fewer cores
+    fanout: int  # of the tree
     epoch: int
     sealed: bool  # frames have checksums
     segment_bytes: int
-    doubling_bytes: int
+    tree_bytes: int
     express_bytes: int
     staging_bytes: int
     lanes: int
@@ -91,11 +91,11 @@ def scenario_of(seed: int) -> Scenario:
     return Scenario(
         size=size,
         algorithm=chance.choice(_CAN_ENCODE if coding.encodes else _ALGORITHMS),
-        crowded=chance.random() < 0.5,
+        fanout=chance.randint(1, size - 1),
         epoch=chance.choice((0, 7)),
         sealed=chance.random() < 0.5 or any(fault.garbles for fault in faults),
         segment_bytes=chance.choice(_segment_bytes(size, coding)),
-        doubling_bytes=min(chance.choice((0, 32, 128)), coding.threshold_bytes if coding.encodes else 128),
+        tree_bytes=min(chance.choice((0, 32, 128)), coding.threshold_bytes if coding.encodes else 128),
         express_bytes=chance.choice((8, 32, 4096)),
         staging_bytes=chance.choice((0, 60, 400)),
         lanes=chance.randint(1, 3 if size < LARGE else 2),

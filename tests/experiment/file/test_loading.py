@@ -49,7 +49,7 @@ def test_a_whole_experiment_loads(tmp_path: Path) -> None:
         (HEAD + "ring:\n  segment_bytes: 1 furlong\n", "such as 1MiB"),
         (
             HEAD + "ring:\n  algorithm: rings\n",
-            ":4: ring.algorithm: 'rings': should be 'auto', 'ring', 'doubling' or 'star'",
+            ":4: ring.algorithm: 'rings': should be 'auto', 'ring' or 'tree'",
         ),
         (HEAD + "training:\n  hidden_sizes: [8, -1]\n", ":4: training.hidden_sizes[1]: -1: should be greater"),
         (HEAD + "ring: 5\n", ":3: ring: 5: should be keys with values"),
@@ -110,8 +110,8 @@ def test_a_mistake_names_line_key_value_and_cure(tmp_path: Path, text: str, mess
 
 
 def test_an_impossible_combination_names_its_block(tmp_path: Path) -> None:
-    found = mistake_in(tmp_path, HEAD + "ring:\n  algorithm: ring\n  doubling_bytes: 64KiB\n")
-    assert found == ":3: ring: doubling_bytes only matters with algorithm 'auto', not 'ring'; remove one of the two"
+    found = mistake_in(tmp_path, HEAD + "ring:\n  algorithm: ring\n  tree_bytes: 64KiB\n")
+    assert found == ":3: ring: tree_bytes only matters with algorithm 'auto', not 'ring'; remove one of the two"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -205,7 +205,5 @@ def test_of_several_settings_the_guilty_one_is_named(tmp_path: Path) -> None:
 
 
 def test_settings_that_are_wrong_only_together_are_all_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^--set ring\.codec=lz4 and --set ring\.algorithm=doubling: ring: algorithm"
-    ):
-        load_experiment(written(tmp_path, HEAD), ["ring.codec=lz4", "ring.algorithm=doubling"])
+    with pytest.raises(ConfigError, match=r"^--set ring\.codec=lz4 and --set ring\.algorithm=tree: ring: algorithm"):
+        load_experiment(written(tmp_path, HEAD), ["ring.codec=lz4", "ring.algorithm=tree"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ringwide.config import RingConfig
 from ringwide.errors import ConfigError
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.messages import Message, decode, encode
@@ -14,14 +15,8 @@ from ringwide.experiment.node.others import Met, Others
 from ringwide.experiment.node.stopping import Stopping
 from ringwide.observe.memory import peak_bytes, shared_out_bytes
 from ringwide.ring import Ring, join
+from ringwide.setting_marks import DECIDES_BITS, fields_that
 from ringwide.training.progress import Result
-
-# The settings of a ring on which the bits of a mean depend: where tensors are cut, in which order parts are added, and
-# what a lossy codec drops. A run that goes on from a checkpoint must have the same.
-DECIDE_BITS = {
-    *("segment_bytes", "lanes", "algorithm", "doubling_bytes", "half_precision"),
-    *("codec", "topk_fraction", "threshold_bytes", "error_feedback"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,7 @@ async def take_part(
             stop=stop,
             checkpoints=checkpoints,
             resume=part.resume,
-            ring_settings=config.ring.model_dump(mode="json", include=DECIDE_BITS),
+            ring_settings=config.ring.model_dump(mode="json", include=set(fields_that(RingConfig, DECIDES_BITS))),
         )
         siblings = config.nodes if multiprocessing.parent_process() else 0  # forked by a launcher, or alone
         return await _everyones(ring, await _with_memory(ring, result, preload.OF_TORCH, siblings))

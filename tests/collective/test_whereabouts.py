@@ -1,0 +1,44 @@
+from functools import reduce
+
+import numpy as np
+import pytest
+
+from ringwide.collective.whereabouts import Whereabouts, notes
+
+KIB = 1024
+Seen = tuple[bool, bool, set[int]]
+"""What one rank sees: one host, by memory, its cores."""
+
+
+def together(*seen: Seen) -> Whereabouts:
+    noted = [notes(one_host=one_host, by_memory=by_memory, cores=cores) for one_host, by_memory, cores in seen]
+    return Whereabouts.of(reduce(np.bitwise_or, noted), len(seen))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_cores_count_together(ranks: int) -> None:
+    """Ranks pinned to one core each do not take turns."""
+    assert not together(*[(True, True, {rank}) for rank in range(ranks)]).crowded
+    assert together(*[(True, True, {0})] * ranks).crowded == (ranks > 1)
+
+
+def test_one_rank_that_sees_another_host_is_enough() -> None:
+    assert together((True, True, {0}), (False, True, {0}), (True, True, {0})) == (False, True, False)
+
+
+def test_one_rank_without_shared_memory_is_enough() -> None:
+    assert together((True, True, {0}), (True, False, {0})) == (True, False, True)
+
+
+@pytest.mark.parametrize(
+    ("where", "tree_bytes", "express_bytes"),
+    [
+        (Whereabouts(False, False, False), 64 * KIB, 256 * KIB),
+        (Whereabouts(True, False, False), 256 * KIB, 256 * KIB),
+        (Whereabouts(True, False, True), 256 * KIB, 256 * KIB),
+        (Whereabouts(True, True, False), 512 * KIB, 1024 * KIB),
+        (Whereabouts(True, True, True), 1024 * KIB, 1024 * KIB),
+    ],
+)
+def test_what_follows(where: Whereabouts, tree_bytes: int, express_bytes: int) -> None:
+    assert (where.tree_bytes, where.express_bytes) == (tree_bytes, express_bytes)
