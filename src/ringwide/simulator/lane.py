@@ -207,6 +207,11 @@ class SimulatedLane:
         queue = self._queue
         return bool(queue) and any(parcel.owner is not None and parcel.collective == collective for parcel in queue)
 
+    @property
+    def owes_bytes(self) -> bool:
+        """Something has not left yet, or was not read by the other side."""
+        return not self.closed and (bool(self._queue) or self._unread > 0)
+
     # -- receiving
 
     def _deliver(self, data: bytes) -> None:
