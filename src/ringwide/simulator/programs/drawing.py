@@ -39,7 +39,7 @@ _FORMS = (Form.ONE, Form.ONE, Form.ONE, Form.LIST, Form.MAPPING)
 _FLOATS = ("float64", "float32")
 _INTEGERS = ("int64", "int32")
 _PAUSES = (0.0, 0.003, 0.03, 2.0)
-_CALM, _LEAVES, _MISTAKEN, _OWN_CHANNEL, _OVERLAPPING = 0.35, 0.15, 0.12, 0.65, 0.3
+_CALM, _LEAVES, _MISTAKEN, _OWN_CHANNEL, _OVERLAPPING = 0.35, 0.15, 0.12, 0.5, 0.3
 _CUT, _CROOKED = 0.3, 0.04
 _MOST_TURNS = 7
 _DEEPEST = 2
@@ -73,7 +73,7 @@ class _Drawing:
         """What one task does: it finishes what it has started."""
         steps: list[Step] = []
         open_: list[Start | Branch] = []
-        for _ in range(self._chance.randint(1, 2 if depth else 4)):
+        for _ in range(self._chance.randint(1, 3 if depth else 4)):
             step = self._step(channel, depth, open_)
             steps.append(step)
             if isinstance(step, Start | Branch):

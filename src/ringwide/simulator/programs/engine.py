@@ -44,6 +44,7 @@ class SimulatedEngine(Engine):
             linger_seconds=LINGER_SECONDS,
             leaving=lambda: False,
             descent=descent,
+            time=_counter(),
         )
         self.shelf, self._correspondence = Shelf(), None
 
@@ -72,7 +73,7 @@ class NoLiveness:
     def close(self) -> None: ...
 
 
-def counter() -> Callable[[], float]:
+def _counter() -> Callable[[], float]:
     """Time for those who only compare two moments: it passes by being looked at, so a replay is exact."""
     now = 0.0
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from random import Random
 
-from ringwide import calls
 from ringwide.callers import noted_descent
 from ringwide.collective.plan import Planner
 from ringwide.ring import Ring
 from ringwide.simulator.calling import CodecSettings
 from ringwide.simulator.programs.drawing import program_of
-from ringwide.simulator.programs.engine import CONFIG, SimulatedEngine, counter
+from ringwide.simulator.programs.engine import CONFIG, SimulatedEngine
 from ringwide.simulator.programs.journal import Journal
 from ringwide.simulator.programs.performer import Performer
 from ringwide.simulator.programs.program import Program
@@ -59,7 +58,6 @@ class World:
 
     def __init__(self, program: Program, chance: Random) -> None:
         self.program, self.problems = program, list[str]()
-        calls.perf_counter = counter()  # type: ignore[attr-defined]
         scenario = _scenario(program.size, chance)
         planners = [_planner(scenario, rank) for rank in range(program.size)]
         if program.crooked is not None:
