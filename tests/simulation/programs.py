@@ -133,6 +133,12 @@ def sent_by_one_that_has_left(s: Script) -> list[Step]:
     return [*sent, *slow, *(Finish(task) for task in range(8)), Leave(0), Await(s.allreduce())]
 
 
+def an_empty_segment_on_a_channel(s: Script) -> list[Step]:
+    """Bulk without a payload waits on no lane, and may overtake the words that all have called it."""
+    scattered = [Await(s.call(Kind.REDUCE_SCATTER, ("float64", 1), op="sum", channel="own")) for _ in range(3)]
+    return [Branch(0, tuple(scattered), "own"), Await(s.allreduce()), Finish(0)]
+
+
 CASES: list[Case] = [
     a_task_beside_two_awaits,
     cancelled_before_its_first_turn,
@@ -150,6 +156,7 @@ CASES: list[Case] = [
     dropped_and_never_awaited,
     closed_while_it_is_awaited,
     sent_by_one_that_has_left,
+    an_empty_segment_on_a_channel,
 ]
 
 
