@@ -7,7 +7,7 @@ from ringwide.simulator.programs.processes import try_programs
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(200)]
 
-PROGRAMS = 120
+PROGRAMS = 60
 
 
 def test_no_program_has_problems() -> None:

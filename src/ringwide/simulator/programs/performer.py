@@ -62,6 +62,7 @@ class Performer:
         try:
             for step in steps:
                 await self._step(step, tasks)
+                _heed_cancellation()
         finally:  # of a branch that is cancelled, its own tasks are cancelled too
             for number in [*tasks]:
                 tasks[number][0].cancel()
@@ -189,6 +190,13 @@ class Performer:
             self.journal.close(call.index, outcome)
         elif isinstance(outcome, Exception):
             self.journal.complaints.append(f"task {number} ended with {outcome!r}")
+
+
+def _heed_cancellation() -> None:
+    """Until Python 3.12 `wait_for` swallows it, if what it waits for is done at that moment."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _failing(turns: int) -> None:
