@@ -62,7 +62,6 @@ class Performer:
         try:
             for step in steps:
                 await self._step(step, tasks)
-                _heed_cancellation()
         finally:  # of a branch that is cancelled, its own tasks are cancelled too
             for number in [*tasks]:
                 tasks[number][0].cancel()
@@ -89,7 +88,7 @@ class Performer:
             case Group(calls, fails):
                 await self._group(calls, fails.get(self._ring.rank))
             case Hurry(call, seconds):
-                await self._ended(call, asyncio.wait_for(self._made(call), seconds.get(self._ring.rank)))
+                await self._hurry(call, seconds.get(self._ring.rank))
             case LetGo(call, ways):
                 await self._let_go(call, ways.get(self._ring.rank))
             case Pause(rank, seconds, computes):
@@ -121,6 +120,12 @@ class Performer:
         except Exception as error:
             outcome = error
         self.journal.close(call.index, outcome)
+
+    async def _hurry(self, call: Call, seconds: float | None) -> None:
+        before = _cancellations()
+        await self._ended(call, asyncio.wait_for(self._made(call), seconds))
+        if _cancellations() > before:  # Python 3.11 swallows it if what is waited for is done at that moment
+            raise asyncio.CancelledError
 
     async def _gather(self, calls: Sequence[Call], awaitables: Sequence[Awaitable[Any]]) -> None:
         tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
@@ -192,11 +197,9 @@ class Performer:
             self.journal.complaints.append(f"task {number} ended with {outcome!r}")
 
 
-def _heed_cancellation() -> None:
-    """Until Python 3.12 `wait_for` swallows it, if what it waits for is done at that moment."""
+def _cancellations() -> int:
     task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
+    return 0 if task is None else task.cancelling()
 
 
 async def _failing(turns: int) -> None:
