@@ -14,7 +14,7 @@ import ringwide
 SOURCE = Path(ringwide.__file__).parent
 
 FLOORS = (
-    ("errors", "registration"),
+    ("errors", "latch", "registration"),
     ("protocol", "pending"),
     ("background",),
     ("codec", "transport"),

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -28,8 +29,8 @@ def test_results_and_errors_reach_whoever_waits() -> None:
         await asyncio.sleep(0)
         raise LookupError("not here")
 
-    assert background().start(_value(7)).wait() == 7
-    failing = background().start(fail())
+    assert background().start(lambda: _value(7)).wait() == 7
+    failing = background().start(fail)
     for _ in range(2):
         with pytest.raises(LookupError, match="not here"):
             failing.wait()
@@ -45,7 +46,7 @@ def test_calls_begin_in_the_order_in_which_they_were_made() -> None:
         begun.append(number)
         await asyncio.sleep(0 if number % 2 else 0.001)
 
-    pendings = [background().start(call(number)) for number in range(50)]
+    pendings = [background().start(partial(call, number)) for number in range(50)]
     for pending in pendings:
         pending.wait()
     assert begun == list(range(50))
@@ -61,7 +62,7 @@ def test_a_call_may_use_deadlines_once_it_has_waited() -> None:
             return "in time"
         return "never"
 
-    assert background().start(late()).wait() == "in time"
+    assert background().start(late).wait() == "in time"
 
 
 def test_one_that_does_not_end_is_not_lost() -> None:
@@ -72,7 +73,7 @@ def test_one_that_does_not_end_is_not_lost() -> None:
             await asyncio.sleep(0.001)
         return "released"
 
-    pending = background().start(wait())
+    pending = background().start(wait)
     with pytest.raises(TimeoutError, match=r"0\.001 s"):
         pending.wait(0.001)
     assert not pending.done
@@ -90,7 +91,7 @@ def test_callbacks_come_once_before_and_after_the_end() -> None:
         return await future[0]
 
     behind = background()
-    pending = behind.start(wait())
+    pending = behind.start(wait)
     pending.when_done(lambda: called.append("before"))
     pending.when_done(heard.set)
     behind.loop.call_soon_threadsafe(lambda: future[0].set_result(3))
@@ -110,8 +111,8 @@ def test_cancelling_is_heard_inside(as_task: bool) -> None:
             cleaned.set()
 
     behind = background()
-    pending: Pending[None] = behind.start_task(wait()) if as_task else behind.start(wait())
-    behind.start(_value(0)).wait()  # it has begun by now
+    pending: Pending[None] = behind.start_task(wait) if as_task else behind.start(wait)
+    behind.start(lambda: _value(0)).wait()  # it has begun by now
     pending.cancel()
     with pytest.raises(asyncio.CancelledError):
         pending.wait()
@@ -138,7 +139,7 @@ def test_whoever_is_interrupted_leaves_nothing_under_way() -> None:
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
         with pytest.raises(Interrupted):
-            background().start(wait()).result()
+            background().start(wait).result()
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert ended.is_set()
@@ -170,10 +171,10 @@ def test_what_was_left_open_is_closed_at_the_end(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_forked_child_has_a_loop_of_its_own() -> None:
-    assert background().start(_value(1)).wait() == 1
+    assert background().start(lambda: _value(1)).wait() == 1
     child = os.fork()
     if child == 0:
-        os._exit(background().start(_value(23)).wait(60))
+        os._exit(background().start(lambda: _value(23)).wait(60))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 23
 
 
@@ -186,12 +187,16 @@ def test_nobody_waits_for_a_loop_that_has_ended() -> None:
     async def close(_: BaseException | None) -> None: ...
 
     ending = Background()
-    under_way = [ending.start(wait()), ending.start(wait(), by_hand=True), ending.start_task(wait())]
+    under_way = [
+        ending.start(wait),
+        ending.start(wait, by_hand=True),
+        ending.start_task(wait),
+    ]
     called_back = threading.Event()
     under_way[0].when_done(called_back.set)
     ending.close_at_exit("ring", close)
     ending.close()
-    for pending in (*under_way, ending.start(wait()), ending.start_task(wait())):
+    for pending in (*under_way, ending.start(wait), ending.start_task(wait)):
         with pytest.raises(RingClosed, match="ended with the program"):
             pending.wait(60)
     assert called_back.is_set()
@@ -204,7 +209,7 @@ def test_nobody_waits_for_a_loop_that_something_has_ended() -> None:
         raise SystemExit
 
     ending = Background()
-    pending = ending.start(asyncio.sleep(3600))
+    pending = ending.start(lambda: asyncio.sleep(3600))
     ending.loop.call_soon_threadsafe(leave)
     with pytest.raises(RingClosed):
         pending.wait(60)
@@ -225,7 +230,7 @@ def test_a_call_that_is_cancelled_just_when_it_may_go_on_is_cancelled(by_hand: b
         first[0].set_result(None)
         pending._cancel()
 
-    pending = background().start(wait(), by_hand=by_hand)
+    pending = background().start(wait, by_hand=by_hand)
     background().loop.call_soon_threadsafe(go_on_and_cancel)
     with pytest.raises(asyncio.CancelledError):
         pending.wait(60)
@@ -240,14 +245,14 @@ def test_a_forked_child_does_not_wait_for_its_parent() -> None:
         await wait()
 
     behind = background()
-    open_one = behind.start(wait())
+    open_one = behind.start(wait)
     open_one.when_done(lambda: os._exit(1))  # what follows is for the parent to do
     behind.close_at_exit("ring", close)
     child = os.fork()
     if child == 0:
         signal.alarm(60)
         behind.close_now("ring")
-        failed = [isinstance(_error_of(pending), RingClosed) for pending in (open_one, behind.start(wait()))]
+        failed = [isinstance(_error_of(pending), RingClosed) for pending in (open_one, behind.start(wait))]
         os._exit(23 if failed == [True, True] else 1)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     open_one._callbacks.clear()

@@ -1036,3 +1036,16 @@ async def test_a_port_in_use_leaves_nothing_behind(caplog: pytest.LogCaptureFixt
 async def joined(peers: list[str]) -> None:
     async with ringwide.join(rank=0, peers=peers):
         pass
+
+
+async def test_a_refused_call_uses_up_its_number() -> None:
+    async def act(ring: Ring) -> tuple[str, float]:
+        mine = np.full(2, ring.rank + 1.0)
+        call = ring.refused(LookupError("not today")) if ring.rank == 0 else ring.barrier()
+        error = await error_of(call)
+        return f"{type(error).__name__}: {error}", float((await ring.allreduce(mine, "sum"))[0])
+
+    (own, first), (others, second) = await on_every_rank(2, act)
+    assert own == "LookupError: not today"
+    assert "rank 0 gave up: not today" in others
+    assert first == second == 3.0

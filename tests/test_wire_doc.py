@@ -69,7 +69,7 @@ def test_the_limits() -> None:
         encrypted.RECORD_LIMIT_BYTES,
         handshake.RANKS_LIMIT,
         handshake.LANES_LIMIT,
-        mail.UNANSWERED_LIMIT,
+        mail.KEPT_LIMIT_BYTES,
     ]
 
 
@@ -94,18 +94,28 @@ def test_the_sign_of_life() -> None:
     assert f"lane {vital.VITAL_LANE}" in WIRE.read_text()
 
 
-def test_the_terms_of_an_offer() -> None:
-    order, *codes = mail._TERMS.format
+@pytest.mark.parametrize(
+    ("number", "layout", "names"),
+    [(0, mail._TERMS, mail.Offer._fields[1:-1]), (1, mail._WANTED, mail.Offer._fields[1:3])],
+)
+def test_the_payloads_of_mail(number: int, layout: struct.Struct, names: tuple[str, ...]) -> None:
+    order, *codes = layout.format
     rows, offset = [], 0
-    for name, code in zip(mail.Offer._fields[1:-1], codes, strict=True):
+    for name, code in zip(names, codes, strict=True):
         width = struct.calcsize(order + code)
         rows.append([str(offset), str(width), name, TYPES[code]])
         offset += width
-    assert [row[:4] for row in table_under("Mail")] == rows
-    assert offset == mail.TERMS_BYTES
+    assert [row[:4] for row in table_under("Mail", number)] == rows
+    assert offset == layout.size
+
+
+def test_what_is_said_of_mail() -> None:
     meanings = dict(part.split(": ") for part in table_under("Mail")[0][4].split(", "))
     assert meanings == {
         str(int(mail.Space.MESSAGES)): "a message",
         str(int(mail.Space.EXCHANGES)): "a part of an exchange",
     }
-    assert f"lane {mail.MAIL_LANE}" in WIRE.read_text()
+    text = " ".join(WIRE.read_text().split())
+    assert f"lane {mail.MAIL_LANE}" in text
+    beside, character = mail.kept_bytes(""), mail.kept_bytes("x") - mail.kept_bytes("")
+    assert f"takes {beside} bytes and {character} for each character" in text

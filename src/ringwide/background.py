@@ -1,8 +1,9 @@
 """One event loop in a thread of its own, for programs that have none. All rings of a process share it.
 
-A program hands a coroutine to `Background.start` and gets a `Pending`, on which any thread may wait. Calls of a ring
-begin in the order in which they were handed over, each as far as it gets before it waits: so the collectives of a
-process are numbered in the order of its calls, as the other ranks expect.
+A program hands over a function that is called on the loop's thread and makes the coroutine of a call; it waits for it
+(`Background.call`), or gets a `Pending`, on which any thread may wait. Calls of a ring are made there in the order in
+which they were handed over, and each begins at once, as far as it gets before it waits: so the collectives of a process
+are numbered in the order of its calls, as the other ranks expect.
 
 Nobody waits for a loop that has ended: at the end of the program, or in a forked child, which has none of its parent's
 threads. What is asked of it then fails with `RingClosed`, and so does what it has not finished.
@@ -15,13 +16,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from importlib import import_module
 from typing import Any, TypeVar
 
 import uvloop
 
 from ringwide.errors import RingClosed
-from ringwide.pending import Pending
+from ringwide.pending import Begin, Home, Pending
 
 logger = logging.getLogger("ringwide.background")
 T = TypeVar("T")
@@ -40,10 +42,9 @@ class Background:
 
     def __init__(self) -> None:
         self.loop = uvloop.new_event_loop()
-        self._calls: set[Pending[Any]] = set()  # under way, or on their way to the loop
-        self._tasks: set[Pending[Any]] = set()
-        self._over: RingClosed | None = None
+        self._home = Home(self.loop)
         self._to_close: dict[object, Close] = {}
+        self._closing: set[Pending[Any]] = set()  # nobody waits for these
         self._thread = threading.Thread(target=self._run, name="ringwide", daemon=True)
         if sys.getswitchinterval() == _PYTHONS_SWITCH_SECONDS:
             sys.setswitchinterval(_SWITCH_SECONDS)
@@ -54,42 +55,64 @@ class Background:
         try:
             self.loop.run_forever()
         finally:
-            self._end_all(RingClosed("this ring ended with the program, or with the loop that it lived on"))
+            self._end(RingClosed("this ring ended with the program, or with the loop that it lived on"))
 
-    def _end_all(self, why: RingClosed, *, quietly: bool = False) -> None:
-        """Whoever starts something either sees that it is over, or is seen here."""
-        self._over = why
-        for pending in [*self._calls, *self._tasks]:
-            pending.fail(why, quietly=quietly)
+    def _end(self, why: RingClosed) -> None:
+        try:
+            self._home.drain()
+        finally:
+            self._home.end(why)
 
-    def start(
-        self,
-        coroutine: Coroutine[Any, Any, T],
-        *,
-        by_hand: bool = False,
-        on_error: Callable[[BaseException], object] | None = None,
+    @property
+    def over(self) -> bool:
+        """Has the loop ended?"""
+        return self._home.over is not None
+
+    def call(self, begin: Begin[T], *, by_hand: bool = False) -> T:
+        """A call of a ring, and what it returns. An interrupt gives it up, and is raised when it has ended."""
+        return Pending(begin, self._home, by_hand=by_hand).result()
+
+    def pending(
+        self, begin: Begin[T], *, by_hand: bool = False, on_error: Callable[[BaseException], object] | None = None
     ) -> Pending[T]:
-        """A call of a ring. `by_hand`: it has no deadlines inside, so it can do without a task, which takes longer."""
-        pending = Pending(coroutine, self.loop, self._calls, by_hand=by_hand, on_error=on_error)
-        self._hand_over(pending, pending.begin)
+        """A call of a ring that has still to be handed over.
+
+        `by_hand`: it has no deadlines inside, so it can do without a task, which takes longer.
+        """
+        return Pending(begin, self._home, by_hand=by_hand, on_error=on_error)
+
+    def start(self, begin: Begin[T], *, by_hand: bool = False) -> Pending[T]:
+        """A call of a ring, under way."""
+        pending = self.pending(begin, by_hand=by_hand)
+        pending.hand_over()
         return pending
 
-    def start_task(self, coroutine: Coroutine[Any, Any, T]) -> Pending[T]:
+    def start_task(self, begin: Begin[T]) -> Pending[T]:
         """Anything else."""
-        pending = Pending(coroutine, self.loop, self._tasks)
-        self._hand_over(pending, pending.begin_as_task)
+        pending = Pending(begin, self._home, as_task=True)
+        pending.hand_over()
         return pending
-
-    def _hand_over(self, pending: Pending[Any], begin: Callable[[], None]) -> None:
-        if self._over is None:
-            self.loop.call_soon_threadsafe(begin)
-        else:
-            pending.fail(self._over)
 
     def cancel_calls(self) -> None:
         """On the loop's thread: give up all calls of rings."""
-        for pending in list(self._calls):
-            pending.cancel()
+        for pending in list(self._home.under_way):
+            if pending.is_call:
+                pending.cancel()
+
+    def enter(self, manager: AbstractAsyncContextManager[T]) -> T:
+        """Enter it on the loop. It is left by `close_now(manager)`, or at the end of the program."""
+
+        async def enter() -> T:
+            entered = await manager.__aenter__()
+            self.close_at_exit(manager, leave)
+            return entered
+
+        async def leave(error: BaseException | None) -> None:
+            # The error is for the program's own thread: out of here an interrupt or an exit would end the loop.
+            with suppress(BaseException) if error is not None else nullcontext():
+                await manager.__aexit__(type(error) if error else None, error, None)
+
+        return Pending(enter, self._home, as_task=True).result()
 
     def close_at_exit(self, key: object, close: Close) -> None:
         """Unless somebody has closed it before the program ends: `close_now`. It is told of what the program died."""
@@ -97,41 +120,67 @@ class Background:
 
     def close_now(self, key: object, error: BaseException | None = None) -> None:
         """Wait until it is closed, because of an error perhaps. Nothing is to be done if it is closed already."""
+        if key not in self._to_close or self.over:
+            return
+        if self._home.is_here():
+            self.close_soon(key, error)
+        else:
+            self.start_task(lambda: self._close(key, error)).wait()
+
+    def close_soon(self, key: object, error: BaseException | None = None) -> None:
+        """As `close_now`, for finalizers: nobody knows what their thread is in the middle of, so they do not wait."""
+        pending = self.start_task(lambda: self._close(key, error))
+        self._closing.add(pending)
+        pending.when_done(lambda: self._closing.discard(pending))
+
+    async def _close(self, key: object, error: BaseException | None) -> None:
         close = self._to_close.pop(key, None)
         if close is not None:
-            self.start_task(close(error)).wait()
+            await close(error)
 
     def close(self) -> None:
         """At the end of the program: others hear a goodbye, and do not take this for a crash, nor a crash for this."""
         uncaught = _uncaught()
         for key in list(self._to_close):
-            close = self._to_close.pop(key)
-            try:
-                self.start_task(close(uncaught)).wait(_LEAVE_SECONDS)
-            except Exception as error:
-                logger.warning("left in a hurry: %s", error)
+            self._wait_a_little(self.start_task(lambda key=key: self._close(key, uncaught)))  # type: ignore[misc]
+        for pending in list(self._closing):
+            self._wait_a_little(pending)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_LEAVE_SECONDS)
+
+    def _wait_a_little(self, closing: Pending[None]) -> None:
+        try:
+            closing.wait(_LEAVE_SECONDS)
+        except Exception as error:
+            logger.warning("left in a hurry: %s", error)
 
     def be_gone(self) -> None:
         """In a forked child: the loop's thread is its parent's, and so is whatever lives on it."""
         self._to_close.clear()
-        self._end_all(RingClosed("this ring is that of the process from which this one was forked"), quietly=True)
+        self._home.end(RingClosed("this ring is that of the process from which this one was forked"), quietly=True)
 
 
-_current: Background | None = None
+_loops: list[Background] = []  # the last one is in use; the others, if any, have ended
 _last_acts: list[Callable[[], object]] = []
-_lock = threading.Lock()
 
 
 def background() -> Background:
-    """The one of this process."""
-    global _current
-    with _lock:
-        if _current is None:
-            _current = Background()
-            _close_with_a_child()
-        return _current
+    """The one of this process; a new one if that has ended.
+
+    Without a lock, which a finalizer or a signal handler could find held by its own thread: if two threads are the
+    first at the same time, one of the two loops stays idle.
+    """
+    while not _loops or _loops[-1].over:
+        _drop_those_that_ended()
+        _loops.append(Background())
+        _close_with_a_child()
+    return _loops[-1]
+
+
+def _drop_those_that_ended() -> None:
+    for ended in [loop for loop in _loops if loop.over]:
+        with suppress(ValueError):  # another thread was faster
+            _loops.remove(ended)
 
 
 def _close_with_a_child() -> None:
@@ -155,21 +204,19 @@ def at_the_end(act: Callable[[], object]) -> None:
 
 
 def _close_current() -> None:
-    global _current
-    with _lock:
-        ended, _current = _current, None
-    if ended is not None:
-        ended.close()
+    any_here = bool(_loops)
+    while _loops:
+        _loops.pop().close()
+    if any_here:
         for act in _last_acts:
             act()
 
 
 def _forget_in_child() -> None:
     """A forked child has no thread but its own; it gets a loop of its own when it asks for one."""
-    global _current, _lock
-    if _current is not None:
-        _current.be_gone()
-    _current, _lock = None, threading.Lock()
+    for loop in _loops:
+        loop.be_gone()
+    _loops.clear()
 
 
 atexit.register(_close_current)

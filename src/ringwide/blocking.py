@@ -8,13 +8,15 @@ order in which they are made, so all ranks must make them in the same order.
 """
 
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ringwide.background import background
+from ringwide.background import Background, background
 from ringwide.config import RingConfig
 from ringwide.observe.statistics import Statistics
+from ringwide.pending import Begin
 from ringwide.ring import Ring, join
 
 T = TypeVar("T")
@@ -26,30 +28,26 @@ def join_blocking(
     *, rank: int, peers: str | os.PathLike[str] | Sequence[str], config: RingConfig | None = None
 ) -> Iterator["BlockingRing"]:
     """Meet the other ranks and be one of them for the length of the block. See `join`."""
-    behind = background()
-    membership = join(rank=rank, peers=peers, config=config)
-    ring = behind.start_task(membership.__aenter__()).result()
-
-    async def leave(error: BaseException | None) -> None:
-        # The error is for the program's own thread: out of here an interrupt or an exit would end the loop.
-        with suppress(BaseException) if error is not None else nullcontext():
-            await membership.__aexit__(type(error) if error else None, error, None)
-
-    behind.close_at_exit(ring, leave)
+    behind, membership = background(), join(rank=rank, peers=peers, config=config)
     try:
-        yield BlockingRing(ring)
+        ring = behind.enter(membership)
+        ring.made_for(threading.current_thread())
+        yield BlockingRing(ring, behind)
+    except GeneratorExit as error:  # perhaps nobody has left the block, and the collector found it, on any thread
+        behind.close_soon(membership, error)
+        raise
     except BaseException as error:
-        behind.close_now(ring, error)
+        behind.close_now(membership, error)
         raise
     else:
-        behind.close_now(ring)
+        behind.close_now(membership)
 
 
 class BlockingRing:
     """One rank's place in the ring, for callers that wait. Every call is documented at `Ring`."""
 
-    def __init__(self, ring: Ring) -> None:
-        self._ring, self._behind = ring, background()
+    def __init__(self, ring: Ring, behind: Background) -> None:
+        self._ring, self._behind = ring, behind
 
     def __repr__(self) -> str:
         return f"<Blocking{repr(self._ring)[1:]}"
@@ -66,47 +64,49 @@ class BlockingRing:
     def config(self) -> RingConfig:
         return self._ring.config
 
-    def allreduce(self, tensors: Tensors, op: str = "mean", *, bucket: str = "") -> Tensors:
-        return self._wait(self._ring.allreduce(tensors, op, bucket=bucket))
+    def allreduce(self, tensors: Tensors, op: str = "mean", *, bucket: str = "", channel: str = "") -> Tensors:
+        return self._call(lambda: self._ring.allreduce(tensors, op, bucket=bucket, channel=channel))
 
-    def reduce(self, tensors: Tensors, root: int = 0, op: str = "mean") -> Tensors:
-        return self._wait(self._ring.reduce(tensors, root, op))
+    def reduce(self, tensors: Tensors, root: int = 0, op: str = "mean", *, channel: str = "") -> Tensors:
+        return self._call(lambda: self._ring.reduce(tensors, root, op, channel=channel))
 
-    def reduce_scatter(self, tensor: Any, op: str = "mean", into: Any = None) -> Any:
-        return self._wait(self._ring.reduce_scatter(tensor, op, into))
+    def reduce_scatter(self, tensor: Any, op: str = "mean", into: Any = None, *, channel: str = "") -> Any:
+        return self._call(lambda: self._ring.reduce_scatter(tensor, op, into, channel=channel))
 
-    def all_gather(self, tensor: Any, into: Any = None) -> Any:
-        return self._wait(self._ring.all_gather(tensor, into))
+    def all_gather(self, tensor: Any, into: Any = None, *, channel: str = "") -> Any:
+        return self._call(lambda: self._ring.all_gather(tensor, into, channel=channel))
 
-    def broadcast(self, tensors: Tensors, root: int = 0) -> Tensors:
-        return self._wait(self._ring.broadcast(tensors, root))
+    def broadcast(self, tensors: Tensors, root: int = 0, *, channel: str = "") -> Tensors:
+        return self._call(lambda: self._ring.broadcast(tensors, root, channel=channel))
 
-    def barrier(self) -> None:
-        self._wait(self._ring.barrier())
+    def barrier(self, *, channel: str = "") -> None:
+        self._call(lambda: self._ring.barrier(channel=channel))
 
     def send(self, tensor: Any, to: int, tag: int = 0) -> None:
-        self._wait(self._ring.send(tensor, to, tag), by_hand=False)
+        self._call(lambda: self._ring.send(tensor, to, tag), by_hand=False)
 
     def receive(self, tensor: Any, source: int | None = None, tag: int = 0) -> int:
-        return self._wait(self._ring.receive(tensor, source, tag), by_hand=False)
+        return self._call(lambda: self._ring.receive(tensor, source, tag), by_hand=False)
 
-    def exchange(self, outgoing: Sequence[Any], incoming: Sequence[Any], what: str = "exchange") -> None:
-        self._wait(self._ring.exchange(outgoing, incoming, what), by_hand=False)
+    def exchange(
+        self, outgoing: Sequence[Any], incoming: Sequence[Any], what: str = "exchange", *, channel: str = ""
+    ) -> None:
+        self._call(lambda: self._ring.exchange(outgoing, incoming, what, channel=channel), by_hand=False)
 
     def algorithm_for(self, nbytes: int) -> str:
         return self._ring.algorithm_for(nbytes)
 
     def statistics(self) -> Statistics:
-        return self._wait(_of(self._ring.statistics))
+        return self._call(lambda: _of(self._ring.statistics))
 
     def state_dict(self) -> dict[str, Any]:
-        return self._wait(_of(self._ring.state_dict))
+        return self._call(lambda: _of(self._ring.state_dict))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._wait(_of(lambda: self._ring.load_state_dict(state)))
+        self._call(lambda: _of(lambda: self._ring.load_state_dict(state)))
 
-    def _wait(self, call: Coroutine[Any, Any, T], *, by_hand: bool = True) -> T:
-        return self._behind.start(call, by_hand=by_hand).result()
+    def _call(self, begin: Begin[T], *, by_hand: bool = True) -> T:
+        return self._behind.call(begin, by_hand=by_hand)
 
 
 async def _of(question: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ Rules:
 - A named channel is the program's word that the order of its callers is known. There a caller is known by when it first
   used the channel.
 - A thread that calls is known by its name without numbers, and by its age among those with that name which have not
-  called yet.
+  called yet; whatever else calls, by its title.
 """
 
 import asyncio
@@ -20,8 +20,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 _STRIDE, _MASK = 0x9E37_79B9_7F4A_7C15, 2**64 - 1
@@ -37,10 +38,21 @@ TaskFactory = Callable[..., Any]
 class NoTask:
     """The caller of what is called outside of any task, by a callback of the event loop."""
 
-    name = "a callback of the event loop"
+    title = "a callback of the event loop"
 
 
 NO_TASK = NoTask()
+
+
+class Behalf(NamedTuple):
+    """Who calls, where that is not the running task; and on which channel, if the caller names none."""
+
+    who: object
+    channel: str = ""
+
+
+acting_for: ContextVar[Behalf | None] = ContextVar("acting_for", default=None)
+"""Set while a ring's method is called for somebody else, a thread for example."""
 
 
 class Caller:
@@ -66,27 +78,34 @@ class Callers:
         self._known: WeakKeyDictionary[object, Caller] = WeakKeyDictionary()
         self._in_turn = 0
         self._last: ref[object] = ref(NO_TASK)
-        self._last_caller = self._known[NO_TASK] = Caller(NO_TASK.name)
+        self._last_caller = self._known[NO_TASK] = Caller(NO_TASK.title)
+        self._joined = Caller("the one that joined")
+
+    def adopt(self, who: object) -> None:
+        """This is the one that joined, though a task did it for it."""
+        self._known[who] = self._joined
 
     def find(self, who: object) -> Caller:
         if self._last() is who:
             return self._last_caller
         caller = self._known.get(who)
         if caller is None:
-            caller = self._known[who] = Caller(self._title_of(who))
+            caller = self._known[who] = self._new(who)
         self._last, self._last_caller = ref(who), caller
         return caller
 
-    def _title_of(self, who: object) -> str:
-        if self._descent is not None and isinstance(who, threading.Thread):
-            return self._thread_by_age(who)
-        path = None if self._descent is None or not isinstance(who, asyncio.Task) else self._descent.path_of(who)
-        if path is None:
+    def _new(self, who: object) -> Caller:
+        title: str | None = getattr(who, "title", None)
+        if title is None and self._descent is not None:
+            title = self._descent.path_of(who) if isinstance(who, asyncio.Task) else self._thread_by_age(who)
+        if title is None:
             self._in_turn += 1
-            return f"caller {self._in_turn} of the channel"
-        return f"task {path}" if path else "the task that joined"
+            title = f"caller {self._in_turn} of the channel"
+        return Caller(title) if title else self._joined
 
-    def _thread_by_age(self, who: threading.Thread) -> str:
+    def _thread_by_age(self, who: object) -> str | None:
+        if not isinstance(who, threading.Thread):
+            return None
         name = _name_without_numbers(who)
         new = [one for one in threading.enumerate() if _name_without_numbers(one) == name and one not in self._known]
         return f"thread {name!r}, {new.index(who) + 1 if who in new else 0} of {len(new)}"
@@ -125,9 +144,10 @@ class Descent:
     """The tasks of one ring's program, by how they descend from the one that joined."""
 
     def path_of(self, task: AnyTask) -> str | None:
-        """The way down from the one that joined, "" for itself. None: it does not descend from it."""
+        """The task in words, by its way down from the one that joined, "" for that one. None: it does not descend."""
         line = _lines.get(task)
-        return None if line is None else line.paths.get(self)
+        path = None if line is None else line.paths.get(self)
+        return f"task {path}" if path else path
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
 from ringwide.awaitable import Call, Failed, UnderWay, reason_of
-from ringwide.callers import NO_TASK, Caller, Callers, Descent
+from ringwide.callers import NO_TASK, Caller, Callers, Descent, acting_for
 from ringwide.claims import Claims, Occupant
 from ringwide.codec.codec import Array
 from ringwide.collective.channel import Channel, sequence_of
@@ -94,6 +94,10 @@ class Prepared(Generic[T]):
 
     def give_up(self, number: int, cause: BaseException) -> None:
         """The call has failed, or nobody wants it any more, though its collective has begun."""
+
+
+Prepare = Callable[[bool], Prepared[T]]
+"""prepare(gated): what a call brings; `gated` on a named channel."""
 
 
 class InPlace(Prepared[T]):
@@ -172,7 +176,6 @@ class Calls:
         self._leaving = leaving  # this process was told to end
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
-        self.on_behalf_of: object | None = None  # who calls, if it is not the running task
         self._queues = {"": _Queue(dispatcher.channels.default, Callers(descent or Descent()))}
         self.claims = Claims()
         self._running = 0
@@ -180,6 +183,10 @@ class Calls:
         self._turned_at = self._time()  # when the event loop has had a turn
         self.made = 0
         self.left = False
+
+    def joined_by(self, who: object) -> None:
+        """It is not the task that joined, but somebody for whom that did."""
+        self._queues[""].callers.adopt(who)
 
     @property
     def running_seconds(self) -> float:
@@ -189,12 +196,15 @@ class Calls:
 
     # -- a call is made
 
-    def make(self, prepare: Callable[[], Prepared[T]], channel: str = "") -> Call[T]:
+    def make(self, prepare: Prepare[T], channel: str = "") -> Call[T]:
         """A call that brings what `prepare` returns. Whatever that raises is a refusal."""
+        behalf = acting_for.get()
+        if behalf is not None:
+            channel = channel or behalf.channel
         queue = self._queues.get(channel) or self._new_queue(channel)
         if threading.get_ident() != self.thread:
             self._refuse_thread(queue)
-        who = self.on_behalf_of or asyncio.current_task(self.loop) or NO_TASK
+        who = (asyncio.current_task(self.loop) or NO_TASK) if behalf is None else behalf.who
         entry: _Entry[T] = _Entry(self, queue, queue.callers.find(who))
         queue.waiting.append(entry)
         try:
@@ -206,13 +216,13 @@ class Calls:
             self._start_waiting(queue)
             raise
 
-    def _prepare(self, entry: _Entry[T], prepare: Callable[[], Prepared[T]]) -> None:
+    def _prepare(self, entry: _Entry[T], prepare: Prepare[T]) -> None:
         try:
             if self.left:
                 raise RingClosed(_LEFT)
-            if entry.mark.caller == NO_TASK.name and not entry.queue.channel.name:
+            if entry.mark.caller == NO_TASK.title and not entry.queue.channel.name:
                 raise RuntimeError(_NO_TASK)
-            prepared = prepare()
+            prepared = prepare(entry.queue.channel.id > 0)
             if not self.claims.open(prepared):
                 prepared.discard()
                 what = prepared.plan.what
@@ -222,7 +232,7 @@ class Calls:
             entry.refusal = refusal.with_traceback(None)
         except Exception as error:
             raised = error.with_traceback(None)
-            entry.refusal = Refusal(f"it could not begin: {_words(error)}", lambda _: raised)
+            entry.refusal = Refusal(str(error) or repr(error), lambda _: raised)
 
     def _new_queue(self, name: str) -> _Queue:
         if not isinstance(name, str):
@@ -415,7 +425,3 @@ def _wrong_thread() -> str:
         f"a call was made in thread {threading.current_thread().name!r}, and its ring lives on another one's event "
         "loop; make it there, or use join_blocking"
     )
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

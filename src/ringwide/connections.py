@@ -33,10 +33,9 @@ from ringwide.transport.link import (
     Link,
 )
 from ringwide.transport.shared import SharedLane, SharedWire
-from ringwide.transport.sockets import SocketSettings, drop, tune, unacknowledged_bytes
+from ringwide.transport.sockets import SocketSettings, drop, tune
 from ringwide.transport.wire import Wire
 
-_LEAVE_SECONDS, _LEAVE_STEP_SECONDS = 0.5, 0.002
 _VITAL_BUFFER_BYTES = 16 * 1024
 _PEERS_IN_FULL_BYTES = 1500
 """A longer list of peers is compared by its digest: a whole handshake has 4 KiB."""
@@ -139,10 +138,10 @@ class Connections:
 
     def _add_lane(self, events: Events, vitals: Liveness, peer: int, index: int, wire: Wire, sealed: bool) -> None:
         if index == VITAL_LANE:
-            tune(wire.socket, replace(self._sockets, buffer_bytes=_VITAL_BUFFER_BYTES))
+            tune(wire.socket, replace(self._sockets, buffer_bytes=_VITAL_BUFFER_BYTES), always_read=True)
             vitals.add(peer, wire)
             return
-        tune(wire.socket, self._sockets, may_be_paused=index > 0)
+        tune(wire.socket, self._sockets, always_read=False)
         given: dict[str, Any] = {"peer": peer, "index": index, "events": events}
         staging = {0: STAGING_BYTES, MAIL_LANE: MAIL_STAGING_BYTES}.get(index)
         if isinstance(wire, SharedWire):
@@ -161,18 +160,6 @@ class Connections:
         finally:
             for listener in self._listeners:
                 listener.close()
-
-    async def close(self) -> None:
-        """Let the last bytes get there, if that does not take long."""
-        lanes = [lane for link in self.links.values() for lane in link.lanes.values()]
-        try:
-            for _ in range(int(_LEAVE_SECONDS / _LEAVE_STEP_SECONDS)):
-                if not any(lane.queued or unacknowledged_bytes(lane.socket) for lane in lanes):
-                    break
-                await asyncio.sleep(_LEAVE_STEP_SECONDS)  # the kernel has no event for "acknowledged"
-        finally:
-            for lane in lanes:
-                lane.close()
 
     def drop(self) -> None:
         """In a forked child: the connections are its parent's, and would outlive it here."""

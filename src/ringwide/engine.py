@@ -19,6 +19,7 @@ from ringwide.codec import registry
 from ringwide.codec.codec import Array
 from ringwide.collective.coder import Coder
 from ringwide.collective.dispatch import Dispatcher
+from ringwide.collective.leaving import Leaving
 from ringwide.collective.numbers import Numbers
 from ringwide.collective.plan import BucketShape, Kind, Planner, Request
 from ringwide.collective.workshop import Workshop
@@ -40,6 +41,8 @@ MUST_BE_EQUAL = (
 _CORES_LIMIT = 1024
 _MOST_THREADS = 4
 """More cannot be kept busy by one link."""
+_STRANGERS_SECONDS = 0.5
+"""How long a rank that could not join waits for others to hear why: they have nothing else to expect of it."""
 
 
 class Engine:
@@ -74,8 +77,10 @@ class Engine:
             suspect_after_seconds=config.suspect_after_seconds,
             called=lambda: self.dispatcher.called,
             on_silent=self.dispatcher.parting.silent,
-            on_lost=self.dispatcher.parting.other_lane_ended,
+            on_lost=self.dispatcher.parting.vital_lane_ended,
         )
+        for link in self.links.values():
+            link.on_ended = self.dispatcher.parting.stream_ended
         self.planner = Planner(
             rank=rank,
             size=self._size,
@@ -92,6 +97,7 @@ class Engine:
         )
         self.shelf = Shelf()
         self._correspondence = self._make_correspondence(told) if config.messages else None
+        self._formed = False
 
     def _make_correspondence(self, told: Farewell) -> Correspondence:
         return correspondence(
@@ -160,6 +166,7 @@ class Engine:
         if not found[1]:
             doubling_bytes = config.largest_doubling_bytes_where(EXPRESS_MEMORY_BYTES)
             self.planner.all_share_memory(doubling_bytes, EXPRESS_MEMORY_BYTES)
+        self._formed = True
         self.dispatcher.deadlines.suspended = False
         self.dispatcher.deadlines.vitals = self._liveness  # not before: who still looks for others does not answer yet
 
@@ -181,13 +188,13 @@ class Engine:
         bring = Prepared(self.planner.plan(request), [Numbers(found, None, np.bitwise_or)], None)
         try:
             async with asyncio.timeout(seconds):
-                await self.calls.make(lambda: bring)
+                await self.calls.make(lambda _: bring)
         except TimeoutError as error:
             missing, limit = ["ranks that wait for others"], self.config.start_timeout_seconds
             raise StartTimeout(rank=self._rank, missing=missing, seconds=limit) from error
 
     async def leave(self, reason: str) -> None:
-        """Say goodbye, let the last bytes get there, close everything."""
+        """Say goodbye, wait until the others have read all that was sent to them, close everything."""
         self.calls.left = True
         self.dispatcher.parting.on_over = None
         try:
@@ -195,9 +202,28 @@ class Engine:
         finally:
             self.dispatcher.say_goodbye(reason)
             self.dispatcher.close(RingClosed("this ring has been left while a call was still open; await every call"))
-            self._liveness.close()
             self._workshop.close()
-            await self.connections.close()
+            try:
+                await self._drain()
+            finally:
+                self._liveness.close()
+
+    async def _drain(self) -> None:
+        parting, loop = self.dispatcher.parting, asyncio.get_running_loop()
+        all_have_read = asyncio.Event()
+        leaving = parting.leaving = Leaving(
+            links=self.links,
+            clock=loop,
+            timeout_seconds=self.config.collective_timeout_seconds if self._formed else _STRANGERS_SECONDS,
+            warn_after_seconds=self.config.warn_after_seconds,
+            vitals=self._liveness,
+            on_done=all_have_read.set,
+        )
+        try:
+            leaving.begin(parting.lost)
+            await all_have_read.wait()
+        finally:
+            leaving.cut_short()
 
 
 def _coder(rank: int, config: RingConfig) -> Coder | None:

@@ -24,24 +24,29 @@ error of its own: it must never get that far (`ringwide.node`, which looks for o
 """
 
 from collections.abc import Sequence
+from types import WrapperDescriptorType
 from typing import TypeVar
 
-AnyError = TypeVar("AnyError", bound=BaseException)
+Error = TypeVar("Error", bound=BaseException)
 
 
 def ranks_named(ranks: Sequence[int]) -> str:
     return ", ".join(f"rank {rank}" for rank in ranks) or "nobody in particular"
 
 
-def fresh(error: AnyError) -> AnyError:
-    """The same error, to be raised once more.
+def fresh(error: Error) -> Error:
+    """A copy without traceback and context: raised as often as one likes, it keeps no frame and no tensor alive."""
+    kind = type(error)
+    copy = kind.__new__(kind, *error.args)
+    _native_init_of(kind)(copy, *error.args)  # ours would build the sentence anew, from facts that it is not given
+    vars(copy).update(vars(error))
+    copy.__cause__ = error.__cause__
+    return copy
 
-    An exception that is raised again and again collects the frames of all who raised it, with all that they refer to.
-    """
-    again = type(error).__new__(type(error), *error.args)
-    again.args = error.args
-    again.__dict__.update(error.__dict__)
-    return again
+
+def _native_init_of(kind: type[BaseException]) -> WrapperDescriptorType:
+    found = (vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base))
+    return next(init for init in found if isinstance(init, WrapperDescriptorType))
 
 
 class RingwideError(RuntimeError):

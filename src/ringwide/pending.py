@@ -1,64 +1,186 @@
-"""A coroutine that other threads wait for: begun by the loop's thread, driven by hand or as a task, ended once."""
+"""A call that another thread waits for: made and carried out on the loop's thread, ended once.
+
+Rules:
+- The ring's method is called on the loop's thread, in the order in which callers have handed over (`begin`).
+- Handing over is one operation of the loop, in C: whatever interrupts the caller comes before it or after it. From then
+  on the loop's thread owns the call, and no signal handler runs there.
+- A caller that is interrupted (Ctrl-C, or any signal handler that raises) gives the call up and stays until it has
+  ended: then nothing writes to its tensors any more. Interrupts that come meanwhile are raised then.
+- Nobody waits on the loop's own thread: it would wait for itself.
+- No locks that two share: a finalizer or a signal handler may run in the middle of anything, on the same thread.
+"""
 
 import asyncio
-import inspect
 import logging
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
+
+from ringwide.callers import Behalf, acting_for
+from ringwide.errors import RingClosed, fresh
+from ringwide.latch import open_latch, put_back, take_latch, wait_whatever_comes
 
 logger = logging.getLogger("ringwide.background")
 T = TypeVar("T")
+Begin = Callable[[], Coroutine[Any, Any, T]]
+"""begin(): the coroutine of a call, made on the loop's thread."""
+
+
+class Home:
+    """A loop, what is under way on it or on its way there, and why it is over, if it is."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.under_way: set[Pending[Any]] = set()
+        self.debug = loop.get_debug()
+        self.ending = False  # what is handed over from now on may not be seen any more
+        self.over: RingClosed | None = None
+
+    def is_here(self) -> bool:
+        """Is this the loop's own thread?"""
+        return asyncio._get_running_loop() is self.loop
+
+    def drain(self) -> None:
+        """The loop is about to end: let it do what was handed over until now."""
+        self.ending = True
+        self.loop.call_soon(self.loop.stop)
+        self.loop.run_forever()
+
+    def end(self, why: RingClosed, *, quietly: bool = False) -> None:
+        """Whoever hands something over either sees that it is over, or is seen here."""
+        self.over = why
+        for pending in list(self.under_way):
+            pending.fail(why, quietly=quietly)
 
 
 class Pending(Generic[T]):
-    """A coroutine under way on the loop, and what became of it."""
+    """A call, and what became of it. `caller` is the thread that has made it."""
 
     __slots__ = (
-        *("_by_hand", "_callbacks", "_cancel_later", "_coroutine", "_ended", "_error", "_has_ended"),
-        *("_loop", "_on_error", "_result", "_task", "_under_way", "_waits_for"),
+        *("_as_task", "_begun", "_by_hand", "_callbacks", "_cancel_later", "_coroutine", "_error", "_has_ended"),
+        *("_home", "_make", "_on_error", "_result", "_task", "_waits_for", "caller"),
     )
 
     def __init__(
         self,
-        coroutine: Coroutine[Any, Any, T],
-        loop: asyncio.AbstractEventLoop,
-        under_way: "set[Pending[Any]]",
+        begin: Begin[T],
+        home: Home,
         *,
+        as_task: bool = False,
         by_hand: bool = False,
         on_error: Callable[[BaseException], object] | None = None,
     ) -> None:
-        self._coroutine, self._loop, self._under_way = coroutine, loop, under_way
+        self.caller = threading.current_thread()
+        self._make, self._home, self._as_task = begin, home, as_task
         self._by_hand, self._on_error = by_hand, on_error
-        self._ended = threading.Lock()
-        self._ended.acquire()
-        self._has_ended = False
+        self._begun = self._has_ended = self._cancel_later = False
         self._result: T | None = None
         self._error: BaseException | None = None
         self._callbacks: list[Callable[[], object]] = []
+        self._coroutine: Coroutine[Any, Any, T] | None = None
         self._task: asyncio.Task[T] | None = None
         self._waits_for: asyncio.Future[object] | None = None
-        self._cancel_later = False
-        under_way.add(self)
+
+    @property
+    def is_call(self) -> bool:
+        """Of a ring, that is; not something about rings that takes its time."""
+        return not self._as_task
 
     # -- from any thread
 
+    def hand_over(self) -> None:
+        """Have it begun by the loop, behind what was handed over before. To do it twice does no harm."""
+        if self._begun or self._has_ended:
+            return
+        self._home.under_way.add(self)
+        if self._home.over is None:
+            self._home.loop.call_soon_threadsafe(self.begin)
+        else:
+            self.fail(self._home.over)
+
     def wait(self, seconds: float | None = None) -> T:
-        """What the coroutine returned or raised. `TimeoutError`: it has not ended, and goes on."""
-        if not self._has_ended:
-            if seconds is None:
-                self._wait_for_the_end()
-            elif not self._ended.acquire(timeout=seconds):
-                raise TimeoutError(f"it has not ended within {seconds:g} s")
-            else:
-                self._ended.release()  # for others who wait
+        """What it returned or raised. `TimeoutError`: it has not ended. It goes on, also if the wait is interrupted."""
+        self._require_another_thread()
+        if not self._wait_for_the_end(seconds):
+            raise TimeoutError(f"it has not ended within {seconds:g} s")
+        return self._outcome()
+
+    def result(self, seconds: float | None = None) -> T:
+        """As `wait`, for a call that belongs to whoever waits: it is handed over here, if nobody has, and `settle`d."""
+        if not self.settle(seconds):
+            raise TimeoutError(f"it has not ended within {seconds:g} s")
+        return self._outcome()
+
+    def settle(self, seconds: float | None = None) -> bool:
+        """Stay until it has ended. Has it, in that time? An interrupt gives it up, and is raised when it is over."""
+        self._require_another_thread()
+        latch, later = take_latch(), None
+        try:
+            self.hand_over()
+            ended = self._wait_for_the_end(seconds)
+        except BaseException:
+            # The interpreter heeds signals where functions begin, loops turn and after calls: here, nowhere else.
+            if latch is None or self._home.debug:
+                self.give_up()
+            elif not self._has_ended:
+                try:
+                    self._home.loop.call_soon_threadsafe(self._cancel_and_open, latch)
+                except BaseException as error:  # by a signal, when that was done
+                    later = error
+                if self._home.ending:
+                    self.give_up()
+                else:
+                    wait_whatever_comes(latch, 1)
+            if later is not None:
+                raise later  # noqa: B904 - the first interrupt is its context
+            raise
+        put_back(latch)
+        return ended
+
+    def _outcome(self) -> T:
         if self._error is not None:
-            raise self._error
+            raise fresh(self._error)
         return self._result  # type: ignore[return-value]
 
-    def _wait_for_the_end(self) -> None:
-        with self._ended:  # unlike with `acquire` and `release`, no Ctrl-C comes between: others may wait as well
-            pass
+    def _require_another_thread(self) -> None:
+        if not self._has_ended and self._home.is_here():
+            raise RuntimeError(
+                "this is the thread of the loop on which rings live: who waits here for a call waits for itself; "
+                "wait in another thread"
+            )
+
+    def _wait_for_the_end(self, seconds: float | None = None) -> bool:
+        """With a lock of one's own: who is interrupted takes nothing away from others."""
+        if self._has_ended:
+            return True
+        ended = threading.Lock()
+        ended.acquire()
+        self.when_done(ended.release)
+        if ended.acquire(timeout=-1 if seconds is None else max(0.0, seconds)):
+            return True
+        with suppress(ValueError):  # it has ended after all
+            self._callbacks.remove(ended.release)
+        return self._has_ended
+
+    def give_up(self) -> None:
+        """Cancel it and stay until it has ended, whatever is raised here meanwhile: that is raised then."""
+        latest: BaseException | None = None
+        while not self._has_ended:
+            try:
+                if self._home.over is not None:
+                    self.fail(self._home.over)
+                else:
+                    self.cancel()
+                    self._wait_for_the_end()
+            except BaseException as error:
+                latest = error
+        try:
+            if latest is not None:
+                raise latest
+        finally:
+            del latest
 
     @property
     def done(self) -> bool:
@@ -67,44 +189,59 @@ class Pending(Generic[T]):
     @property
     def error(self) -> BaseException | None:
         """Why it failed, if it has ended and failed."""
-        return self._error
-
-    def result(self) -> T:
-        """Wait for it. Who is interrupted meanwhile (Ctrl-C) leaves nothing half done."""
-        try:
-            return self.wait()
-        except BaseException:
-            if not self._has_ended:
-                self.cancel()
-                self._wait_for_the_end()
-            raise
+        return None if self._error is None else fresh(self._error)
 
     def when_done(self, callback: Callable[[], object]) -> None:
         """Call this on the loop's thread when it has ended, or now if it has."""
         self._callbacks.append(callback)
-        if self._has_ended:  # perhaps the loop has not seen it any more
-            self._call_back()
+        if self._has_ended:
+            try:
+                self._callbacks.remove(callback)
+            except ValueError:  # the loop has seen it
+                return
+            callback()
 
     def cancel(self) -> None:
         """It ends with `CancelledError`, soon, unless it ends by itself before that."""
-        self._loop.call_soon_threadsafe(self._cancel)
+        self._home.loop.call_soon_threadsafe(self._cancel)
 
     def fail(self, error: BaseException, *, quietly: bool = False) -> None:
         """There is no loop any more on which it could end. `quietly`: nobody is called back."""
         if quietly:
             self._callbacks.clear()
-        if inspect.getcoroutinestate(self._coroutine) == inspect.CORO_CREATED:
-            self._coroutine.close()  # else Python complains that nobody has awaited it
         self._end(None, error)
 
     # -- on the loop's thread
 
     def begin(self) -> None:
         """Up to its first wait this happens at once. A task would begin in the next round, behind others."""
-        self._step()
+        if self._begun or self._has_ended:
+            return
+        self._begun = True
+        self._home.under_way.add(self)  # perhaps its caller was interrupted before that
+        try:
+            self._coroutine = self._call()
+        except BaseException as error:
+            self._end(None, error)
+            return
+        if self._as_task:
+            self._go_on_as_task()
+        else:
+            self._step()
+
+    def _call(self) -> Coroutine[Any, Any, T]:
+        """The one place where a ring's method is called for another thread, which is `self.caller`."""
+        make = self._make
+        del self._make  # it has the tensors
+        token = acting_for.set(Behalf(self.caller))
+        try:
+            return make()
+        finally:
+            acting_for.reset(token)
 
     def _step(self, _: object = None) -> None:
         self._waits_for = None
+        assert self._coroutine is not None
         try:
             awaited = self._coroutine.send(None)
         except StopIteration as stop:
@@ -115,16 +252,17 @@ class Pending(Generic[T]):
             if isinstance(awaited, asyncio.Future):
                 awaited._asyncio_future_blocking = False
                 self._waits_for = awaited
-                awaited.add_done_callback(self._step if self._by_hand else self.begin_as_task)
+                awaited.add_done_callback(self._step if self._by_hand else self._go_on_as_task)
                 if self._cancel_later:
                     self._cancel()
             else:
-                self.begin_as_task()
+                self._go_on_as_task()
 
-    def begin_as_task(self, _: object = None) -> None:
-        """Or go on as one: deadlines and cancelling need a task."""
+    def _go_on_as_task(self, _: object = None) -> None:
+        """Deadlines and cancelling need a task."""
         self._waits_for = None
-        self._task = self._loop.create_task(self._coroutine)
+        assert self._coroutine is not None
+        self._task = self._home.loop.create_task(self._coroutine)
         self._task.add_done_callback(self._take)
         if self._cancel_later:
             self._cancel()
@@ -136,29 +274,39 @@ class Pending(Generic[T]):
             self._end(None, error)
 
     def _cancel(self) -> None:
-        if self._task is not None:
+        if not self._begun:  # the caller was interrupted while it handed over: it is a call all the same
+            self._cancel_later = True
+            self.begin()
+        elif self._task is not None:
             self._task.cancel()
         elif self._waits_for is not None and not self._waits_for.done():
             self._waits_for.cancel()
         elif self._waits_for is None or not self._waits_for.cancelled():
             self._cancel_later = True  # what it waited for is there, and it has not gone on yet
 
-    def _end(self, result: T | None, error: BaseException | None) -> None:
-        try:
-            self._under_way.remove(self)
-        except KeyError:  # the loop is over, and somebody else has ended this for it
-            return
-        if error is not None and self._on_error is not None:
-            self._on_error(error)
-        self._result, self._error = result, error
-        self._has_ended = True
-        self._ended.release()
-        self._call_back()
+    def _cancel_and_open(self, latch: int) -> None:
+        self._cancel()
+        self.when_done(partial(open_latch, latch))
 
-    def _call_back(self) -> None:
-        while self._callbacks:
-            try:
-                callback = self._callbacks.pop(0)
-            except IndexError:  # another thread was faster
-                return
-            callback()
+    def _end(self, result: T | None, error: BaseException | None) -> None:
+        if self._has_ended:  # the loop is over, and somebody else has ended this for it
+            return
+        self._coroutine = self._task = None
+        if error is not None:
+            self._error = fresh(error)
+            if self._on_error is not None:
+                self._on_error(fresh(error))
+        self._result = result
+        self._has_ended = True
+        self._home.under_way.discard(self)
+        with suppress(IndexError):  # another thread was faster
+            while self._callbacks:
+                _call_back(self._callbacks.pop(0))
+
+
+def _call_back(callback: Callable[[], object]) -> None:
+    """Others wait behind it, so it must not fail here."""
+    try:
+        callback()
+    except Exception:
+        logger.exception("what was to follow a call has failed")

@@ -97,14 +97,14 @@ class Ring:
         order on every rank; between channels there is no order. For programs with several tasks: see docs/ordering.md.
         """
 
-        def prepare() -> Prepared[Tensors]:
-            familiar = self._familiar.find(tensors, op, bucket) if not channel else None
+        def prepare(gated: bool) -> Prepared[Tensors]:
+            familiar = None if gated else self._familiar.find(tensors, op, bucket)
             if familiar is not None:
                 return InPlace(*familiar, tensors)
             leaves, signature = leaves_of(tensors)
-            recipe = self._recipes.find(Kind.ALLREDUCE, signature, op=op, bucket=bucket, gated=bool(channel))
+            recipe = self._recipes.find(Kind.ALLREDUCE, signature, op=op, bucket=bucket, gated=gated)
             _require_writable(leaves, signature.names)
-            if self._inspector is None and not channel:
+            if self._inspector is None and not gated:
                 self._familiar.learn(tensors, op, bucket, recipe.plan, recipe.groups)
             return self._packed(recipe, leaves, tensors, signature, bucket)
 
@@ -113,10 +113,10 @@ class Ring:
     def reduce(self, tensors: Tensors, root: int = 0, op: str = "mean", *, channel: str = "") -> Call[Tensors]:
         """As `allreduce`, but only the root's tensors are replaced."""
 
-        def prepare() -> Prepared[Tensors]:
+        def prepare(gated: bool) -> Prepared[Tensors]:
             self._require_rank(root, "root")
             leaves, signature = leaves_of(tensors)
-            recipe = self._recipes.find(Kind.REDUCE, signature, op=op, root=root, gated=bool(channel))
+            recipe = self._recipes.find(Kind.REDUCE, signature, op=op, root=root, gated=gated)
             if self.rank == root:
                 _require_writable(leaves, signature.names)
             return self._packed(recipe, leaves, tensors, signature, replaces=self.rank == root, reads=False)
@@ -129,10 +129,10 @@ class Ring:
         Of n elements, rank r has those from n * r // size to n * (r + 1) // size. `into`, if given, receives them.
         """
 
-        def prepare() -> Prepared[Any]:
+        def prepare(gated: bool) -> Prepared[Any]:
             leaf, place = leaf_of(tensor), None if into is None else leaf_of(into, "into")
             signature = leaves_of(tensor)[1]
-            recipe = self._recipes.find(Kind.REDUCE_SCATTER, signature, op=op, gated=bool(channel))
+            recipe = self._recipes.find(Kind.REDUCE_SCATTER, signature, op=op, gated=gated)
             count = recipe.groups[0].count
             share = slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
             if place is not None:
@@ -149,9 +149,9 @@ class Ring:
         `into`, if given, has room for the elements of all ranks, one rank after the other; it is filled and returned.
         """
 
-        def prepare() -> Prepared[Any]:
+        def prepare(gated: bool) -> Prepared[Any]:
             leaf, place = leaf_of(tensor), None if into is None else leaf_of(into, "into")
-            recipe = self._recipes.find(Kind.ALL_GATHER, leaves_of(tensor)[1], gated=bool(channel))
+            recipe = self._recipes.find(Kind.ALL_GATHER, leaves_of(tensor)[1], gated=gated)
             if place is not None:
                 require_room(place, self.size * recipe.groups[0].count, leaf.dtype, f"what {self.size} ranks bring")
             collected = Collected(leaf, place, rank=self.rank, size=self.size, shelf=self._engine.shelf)
@@ -162,10 +162,10 @@ class Ring:
     def broadcast(self, tensors: Tensors, root: int = 0, *, channel: str = "") -> Call[Tensors]:
         """Replace every tensor by the root's, in place."""
 
-        def prepare() -> Prepared[Tensors]:
+        def prepare(gated: bool) -> Prepared[Tensors]:
             self._require_rank(root, "root")
             leaves, signature = leaves_of(tensors)
-            recipe = self._recipes.find(Kind.BROADCAST, signature, root=root, gated=bool(channel))
+            recipe = self._recipes.find(Kind.BROADCAST, signature, root=root, gated=gated)
             if self.rank != root:
                 _require_writable(leaves, signature.names)
             return self._packed(recipe, leaves, tensors, replaces=self.rank != root)
@@ -174,12 +174,18 @@ class Ring:
 
     def barrier(self, *, channel: str = "") -> Call[None]:
         """Return when every rank has called this."""
-        return self._calls.make(lambda: Prepared(self._recipes.find(Kind.BARRIER, _NO_TENSORS).plan, (), None), channel)
+        return self._calls.make(
+            lambda _: Prepared(self._recipes.find(Kind.BARRIER, _NO_TENSORS).plan, (), None), channel
+        )
+
+    def made_for(self, who: object) -> None:
+        """The one that joined is not the task that did, but the thread for which that was done."""
+        self._calls.joined_by(who)
 
     def refused(self, error: Exception, *, channel: str = "") -> Call[Any]:
         """A call that failed before it could be made: it uses up its number, and the others hear why."""
 
-        def prepare() -> Prepared[Any]:
+        def prepare(gated: bool) -> Prepared[Any]:
             raise error
 
         return self._calls.make(prepare, channel)
@@ -223,14 +229,14 @@ class Ring:
         All ranks call this, and what they send must be what is expected, in dtype and size. `what` is for errors.
         """
 
-        def prepare() -> Prepared[None]:
+        def prepare(gated: bool) -> Prepared[None]:
             exchanges = self._engine.correspondence.exchanges
             sent = self._leaves_for_all(outgoing, "outgoing")
             expected = self._leaves_for_all(incoming, "incoming")
             for rank, leaf in enumerate(expected):
                 if leaf is not None:
                     leaf.require_writable(f"incoming[{rank}]")
-            return exchanges.prepared(sent, expected, what, gated=bool(channel))
+            return exchanges.prepared(sent, expected, what, gated=gated)
 
         return self._calls.make(prepare, channel)
 

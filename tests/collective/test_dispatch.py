@@ -203,14 +203,34 @@ def test_news_of_a_loss_that_names_nobody_is_no_accident(words: str) -> None:
     assert isinstance(rank.dispatcher.over, PeerLost)
 
 
-def test_a_stream_that_breaks_after_the_goodbye_ends_what_still_waits_for_it() -> None:
+@pytest.mark.parametrize("reason", [EOFError("it closed the connection"), ConnectionResetError("reset")])
+@pytest.mark.parametrize("lane", [0, 1])
+def test_a_stream_that_is_cut_after_the_goodbye_ends_what_still_waits_for_it(reason: Exception, lane: int) -> None:
     rank = OneRank()
     rank.call(Kind.ALLREDUCE, BULK)  # waits for its predecessor, rank 2
     rank.hear(2, frame.goodbye("it is done", [1]))
+    rank.dispatcher.lost(StillLane(2, index=lane), reason)
+    (error,) = rank.endings
+    assert isinstance(error, PeerLost)
+    assert str(error) == f"rank 2 is lost: {reason}, after its goodbye, with frames on their way"
+
+
+def test_a_call_that_waits_for_one_whose_stream_was_cut_fails_at_once() -> None:
+    rank = OneRank()
+    rank.hear(2, frame.goodbye("it is done", [1]))
     rank.dispatcher.lost(StillLane(2, index=1), EOFError("it closed the connection"))
-    assert rank.endings == []  # everything it sent has arrived before the end of its stream
-    rank.dispatcher.lost(StillLane(2, index=1), ConnectionResetError("reset"))
-    assert isinstance(rank.endings[0], PeerLost)
+    rank.call(Kind.ALLREDUCE, BULK)
+    assert [type(error) for error in rank.endings] == [PeerLost]
+
+
+def test_a_call_that_waits_for_one_that_has_sent_all_it_ever_will_fails_soon() -> None:
+    rank = OneRank()
+    rank.hear(2, frame.goodbye("it is done", [2]))
+    rank.dispatcher.parting.stream_ended(2)
+    rank.call(Kind.ALLREDUCE, BULK)
+    assert rank.endings == [], "a third rank may have said already why this one has not sent everything"
+    rank.clock.tick(0.5)
+    assert [type(error) for error in rank.endings] == [PeerLost]
 
 
 def test_a_goodbye_does_not_excuse_what_was_wrong_before_it() -> None:

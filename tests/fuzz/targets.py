@@ -11,6 +11,9 @@ import numpy as np
 from ringwide.codec import registry
 from ringwide.codec.codec import BadPayload
 from ringwide.errors import RemoteProtocolError
+from ringwide.mail.desk import Owner
+from ringwide.mail.letter import Incoming, Outgoing
+from ringwide.mail.office import PostOffice
 from ringwide.protocol.frame import DATA, HEADER_BYTES, NEWS_LIMIT_BYTES, Header, Kind, check_payload, seal
 from ringwide.protocol.handshake import (
     Hello,
@@ -24,12 +27,14 @@ from ringwide.protocol.handshake import (
 from ringwide.protocol.proof import Says, Secret, begin, read_challenge, read_proven
 from ringwide.protocol.stream import FrameReader
 from ringwide.protocol.vital import SIGN_BYTES, read_sign
+from ringwide.transport.scratch import Scratch
 
 LIMIT_BYTES = 64 * 1024
 STAGING_BYTES = 256
 OURS = Hello(0, 2, 0, "127.0.0.1:1\n127.0.0.1:2", {"lanes": 1, "codec": "none"}, checksum=True, shares=True)
 SECRET = Secret(bytes(range(32)))
 _PLACE = memoryview(bytearray(LIMIT_BYTES))
+_SCRATCH = Scratch()
 
 
 class Broken(Exception):
@@ -81,6 +86,81 @@ def frames(data: bytes, *, sealed: bool = False, step: int = 1 << 20, patient: b
     except RemoteProtocolError:
         pass
     return listener.heard
+
+
+class Unread:
+    """A link whose peer reads nothing, and the lane on which it speaks all the same."""
+
+    def __init__(self) -> None:
+        self.peer, self.scratch, self.said = 0, _SCRATCH, 0
+
+    def send_mail(self, header: bytes, payload: memoryview, *, owner: Owner, number: int) -> None:
+        self.said += 1
+
+    def tell_mail(self, frame: bytes) -> None:
+        self.said += 1
+
+    def forget_mail(self, number: int) -> None: ...
+
+    def time(self) -> float:
+        return 0.0
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> None: ...
+
+
+def mail(data: bytes) -> int:
+    """What a mail lane carries, to a rank that sends three messages and waits for one. How many frames were heard."""
+    link, heard = Unread(), 0
+    office = _office(link)
+
+    def arrived(header: Header, payload: memoryview) -> None:
+        nonlocal heard
+        office.arrived(link, header, payload)
+        heard += 1
+
+    reader = FrameReader(
+        landing=lambda header: office.landing(link, header),
+        arrived=arrived,
+        limit_bytes=LIMIT_BYTES,
+        staging_bytes=STAGING_BYTES,
+    )
+    rest = memoryview(data)
+    try:
+        while len(rest):
+            room = reader.room()[0]
+            count = min(len(rest), len(room))
+            room[:count] = rest[:count]
+            reader.received(count)
+            rest = rest[count:]
+    except RemoteProtocolError:
+        pass
+    if link.said > 20:
+        raise Broken(f"{link.said} frames for one that does not read")
+    return heard
+
+
+def _office(link: Unread) -> PostOffice:
+    office = PostOffice(
+        rank=1,
+        links={0: link},
+        clock=link,
+        segment_bytes=LIMIT_BYTES,
+        timeout_seconds=1.0,
+        warn_after_seconds=1.0,
+        on_open=lambda: None,
+        on_lane_ended=lambda peer, reason: None,
+        kept_limit_bytes=1,
+    )
+    office.on_exchange_given_up = lambda peer, number, words: None
+    for tag in range(3):
+        office.send(Outgoing(_PLACE[:4], to=0, space=0, tag=tag, what="uint8[4]", on_done=_done, sender=office))
+    office.receive(
+        Incoming(source=0, space=0, tag=7, nbytes=4, what="uint8[4]", on_done=_done, take_memory=lambda: _PLACE[8:12])
+    )
+    return office
+
+
+def _done(error: Exception | None) -> None: ...
 
 
 def handshake(data: bytes) -> bool:
@@ -171,4 +251,5 @@ TARGETS: tuple[Callable[[bytes], object], ...] = (
     proof,
     sign,
     codecs,
+    mail,
 )

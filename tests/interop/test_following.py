@@ -2,10 +2,11 @@
 
 import os
 import threading
+from queue import SimpleQueue
 
 import pytest
 
-from ringwide.interop.following import Followers, follow
+from ringwide.interop.following import Followers, current_cause, follow
 
 PATIENCE_SECONDS = 60
 
@@ -66,3 +67,31 @@ def test_a_forked_child_has_followers_of_its_own() -> None:
         follow(there.set)
         os._exit(0 if there.wait(PATIENCE_SECONDS) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_what_follows_knows_its_cause_and_nobody_else_does() -> None:
+    seen: SimpleQueue[str] = SimpleQueue()
+    follow(lambda: seen.put(current_cause()), "after 3")
+    assert seen.get(timeout=PATIENCE_SECONDS) == "after 3"
+    follow(lambda: seen.put(current_cause()))
+    assert seen.get(timeout=PATIENCE_SECONDS) == current_cause() == ""
+
+
+def test_a_finalizer_in_the_middle_of_it_can_have_something_done_too() -> None:
+    """It may run anywhere, on the same thread; with a lock that is held there it would wait for itself."""
+    done = threading.Semaphore(0)
+
+    class Follows:
+        def __del__(self) -> None:
+            followers.do(done.release)
+
+    class Things(SimpleQueue):  # type: ignore[type-arg]
+        def put(self, thing: object, *_: object) -> None:  # type: ignore[override]
+            trash.clear()
+            super().put(thing)
+
+    followers, trash = Followers(), [Follows()]
+    followers._things = Things()
+    followers.do(done.release)
+    for _ in range(2):
+        assert done.acquire(timeout=PATIENCE_SECONDS)

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from ringwide.background import background
+from ringwide.background import Background, background
 from ringwide.interop import interrupts
 
 
@@ -24,7 +24,23 @@ def test_a_signal_of_a_forked_child_is_not_heard_in_its_parent() -> None:
         assert signal.set_wakeup_fd(-1) != -1, "the parent still has its own"
     finally:
         signal.set_wakeup_fd(before)
-        behind.start(_silence(interrupts._doorbells.pop(behind))).wait(60)
+        behind.start(lambda: _silence(interrupts._doorbells.pop(behind))).wait(60)
+
+
+def test_a_loop_that_replaces_one_that_has_ended_hears_signals() -> None:
+    before, first = signal.set_wakeup_fd(-1), Background()
+    try:
+        interrupts.end_calls_at_interrupts(first)
+        first.close()
+        second = Background()
+        interrupts.end_calls_at_interrupts(second)
+        assert list(interrupts._doorbells) == [second]
+        assert interrupts._doorbells[second]._rings
+        assert signal.set_wakeup_fd(-1) == interrupts._doorbells[second]._there.fileno()
+        second.start(lambda: _silence(interrupts._doorbells.pop(second))).wait(60)
+        second.close()
+    finally:
+        signal.set_wakeup_fd(before)
 
 
 async def _silence(doorbell: interrupts._Doorbell) -> None:

@@ -21,7 +21,7 @@ async def _fail() -> None:
 
 def test_a_wait_that_is_too_short_is_a_runtime_error_and_the_work_goes_on() -> None:
     """As with gloo: programs catch that."""
-    pendings = [background().start(_for_ever()) for _ in range(2)]
+    pendings = [background().start(_for_ever) for _ in range(2)]
     work = RingWork(pendings, [])
     for _ in range(2):
         with pytest.raises(RuntimeError, match=r"not ended within 0\.01 s, and goes on"):
@@ -34,7 +34,7 @@ def test_a_wait_that_is_too_short_is_a_runtime_error_and_the_work_goes_on() -> N
 
 
 def test_a_future_that_was_given_up_says_so() -> None:
-    pending = background().start(_for_ever())
+    pending = background().start(_for_ever)
     future = RingWork([pending], []).get_future()
     pending.cancel()
     with pytest.raises(RuntimeError, match="CancelledError: this rank has given it up"):
@@ -44,4 +44,4 @@ def test_a_future_that_was_given_up_says_so() -> None:
 @pytest.mark.parametrize("timeout", [timedelta(0), LONG])
 def test_an_error_reaches_who_waits_with_a_timeout_and_without(timeout: timedelta) -> None:
     with pytest.raises(LookupError, match="not here"):
-        RingWork([background().start(_fail())], []).wait(timeout)
+        RingWork([background().start(_fail)], []).wait(timeout)

@@ -4,15 +4,20 @@ from collections import deque
 from collections.abc import Callable
 
 from ringwide.errors import PeerLeft, RingwideError
+from ringwide.mail.desk import Owner
 from ringwide.mail.letter import Incoming, Letter, Outgoing
 from ringwide.mail.office import PostOffice
 from ringwide.protocol.frame import HEADER_BYTES, Header
-from ringwide.protocol.mail import Space
+from ringwide.protocol.mail import KEPT_LIMIT_BYTES, OFFER_BYTES, Space
 from ringwide.protocol.stream import FrameReader
 from ringwide.transport.scratch import Scratch
 
 SEGMENT_BYTES, STAGING_BYTES = 64, HEADER_BYTES + 40
 """So that some payloads are staged, and others land where the office says."""
+
+
+ROOM_FOR_ONE, ROOM_FOR_THREE = 1, 2 * OFFER_BYTES + 200
+"""Of small offers; there is room for another as long as there is any."""
 
 
 class Clock:
@@ -34,7 +39,7 @@ class Way:
 
     def __init__(self, sender: int, hear: Callable[[Header, memoryview], None], land: Callable[[Header], memoryview]):
         self.peer, self.scratch = sender, Scratch()
-        self.waiting: deque[tuple[bytes, memoryview, Outgoing | None, int]] = deque()
+        self.waiting: deque[tuple[bytes, memoryview, Owner | None, int]] = deque()
         self.pipe = bytearray()
         self.reader = FrameReader(landing=land, arrived=hear, limit_bytes=SEGMENT_BYTES, staging_bytes=STAGING_BYTES)
 
@@ -63,7 +68,7 @@ class Link:
     def __init__(self, out: Way, back: Way) -> None:
         self._out, self._back = out, back
 
-    def send_mail(self, header: bytes, payload: memoryview, *, owner: Outgoing, number: int) -> None:
+    def send_mail(self, header: bytes, payload: memoryview, *, owner: Owner, number: int) -> None:
         self._out.waiting.append((header, payload, owner, number))
 
     def tell_mail(self, frame: bytes) -> None:
@@ -91,7 +96,14 @@ class Ended:
 class Town:
     """Ranks that write to each other."""
 
-    def __init__(self, size: int, *, timeout_seconds: float = 100.0, warn_after_seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        timeout_seconds: float = 100.0,
+        warn_after_seconds: float = 10.0,
+        kept_limit_bytes: int = KEPT_LIMIT_BYTES,
+    ) -> None:
         self.clock, self.ended, self.size = Clock(), Ended(), size
         self.opened = 0
         self.lost: list[tuple[int, Exception]] = []
@@ -108,6 +120,7 @@ class Town:
                 warn_after_seconds=warn_after_seconds,
                 on_open=self._note_open,
                 on_lane_ended=lambda peer, reason: self.lost.append((peer, reason)),
+                kept_limit_bytes=kept_limit_bytes,
             )
             for rank in range(size)
         ]
@@ -122,11 +135,20 @@ class Town:
             lambda header: self.offices[receiver].landing(self.ways[sender, receiver], header),
         )
 
-    def send(self, sender: int, to: int, payload: bytes, *, tag: int = 0, dtype: str = "uint8") -> Outgoing:
+    def send(
+        self,
+        sender: int,
+        to: int,
+        payload: bytes,
+        *,
+        tag: int = 0,
+        dtype: str = "uint8",
+        space: Space = Space.MESSAGES,
+    ) -> Outgoing:
         letter = Outgoing(
             memoryview(bytearray(payload)),
             to=to,
-            space=Space.MESSAGES,
+            space=space,
             tag=tag,
             what=f"{dtype}[{len(payload)}]",
             on_done=lambda error: self._done(letter, error),

@@ -1,12 +1,16 @@
 """Which receive gets which message, against a model that is too slow and too simple to be wrong."""
 
+import itertools
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counted import grows_evenly
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, NEWS_LIMIT_BYTES, Kind, framed, unpack
-from ringwide.protocol.mail import Matching, Offer, Space, dtype_in, numbers_from, read_offer, segments_of
+from ringwide.protocol.mail import Matching, Offer, Space, dtype_in, kept_bytes, numbers_from, read_offer, segments_of
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 OFFERS = st.builds(
@@ -103,15 +107,47 @@ def test_receives_get_what_a_simple_model_says(acts: list[tuple[str, int, bool, 
             arguments = number, None if anybody else peer, space, tag
             assert matching.posted(*arguments) == model.posted(*arguments)
         elif act == "withdraw":
-            found = [entry for entry in model.offers if (entry[0], entry[1].number) == (peer, which)]
-            model.offers = [entry for entry in model.offers if entry not in found]
-            assert matching.withdrawn(peer, which) == bool(found)
+            known = [(sender, offer.number) for sender, offer in model.offers]
+            withdrawn = known[which % len(known)] if known and which else (peer, which)
+            model.offers = [entry for entry in model.offers if (entry[0], entry[1].number) != withdrawn]
+            assert matching.withdrawn(*withdrawn) == (withdrawn in known)
         elif act == "cancel":
-            gone = [entry for entry in model.receives if (entry[0], *entry[2:]) == (which, space, tag)]
-            model.receives = [entry for entry in model.receives if entry not in gone]
-            assert matching.cancelled(which, space, tag) == bool(gone)
+            stranger = which, None if anybody else peer, space, tag
+            gone = model.receives[which % len(model.receives)] if model.receives and which else stranger
+            assert matching.cancelled(*gone) == (gone in model.receives)
+            model.receives = [entry for entry in model.receives if entry != gone]
         else:
             model.offers = [entry for entry in model.offers if entry[0] != peer]
             matching.left(peer)
-        for rank in range(3):
-            assert matching.unanswered(rank) == sum(entry[0] == rank for entry in model.offers)
+        for rank, space in itertools.product(range(3), Space):
+            kept = [kept_bytes(offer.what) for sender, offer in model.offers if (sender, offer.space) == (rank, space)]
+            assert matching.kept_of(rank, space) == sum(kept)
+
+
+def receives_that_others_stand_before(count: int) -> None:
+    matching: Matching[int] = Matching()
+    for number in range(count):
+        assert matching.posted(number, 2, 0, 0) is None
+    for number in range(count):
+        assert matching.offered(1, Offer(number, 0, 0, 1, "")) is None
+    for number in range(count):
+        assert matching.posted(count + number, 1, 0, 0) == (1, Offer(number, 0, 0, 1, ""))
+    for number in reversed(range(count)):
+        assert matching.cancelled(number, 2, 0, 0)
+
+
+def offers_that_others_stand_before(count: int) -> None:
+    matching: Matching[int] = Matching()
+    for number in range(count):
+        assert matching.offered(2, Offer(number, 0, 0, 1, "")) is None
+    for number in range(count):
+        assert matching.posted(number, 1, 0, 0) is None
+    for number in range(count):
+        assert matching.offered(1, Offer(number, 0, 0, 1, "")) == number
+    for number in reversed(range(count)):
+        assert matching.withdrawn(2, number)
+
+
+@pytest.mark.parametrize("act", [receives_that_others_stand_before, offers_that_others_stand_before])
+def test_nothing_is_looked_for_among_many(act: Callable[[int], None]) -> None:
+    assert grows_evenly(act)

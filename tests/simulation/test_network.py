@@ -51,7 +51,7 @@ def test_a_hole_closes_with_the_last_one_that_was_opened(life: Life) -> None:
 def test_a_frozen_rank_reads_what_has_come_when_it_goes_on(life: Life) -> None:
     host, dispatcher = life.network.hosts[1], life.ranks[1].dispatcher
     host.freeze()
-    for lane in life.network.links[0][1].all_lanes:
+    for lane in life.network.links[0][1].connections:
         lane.close()
     life.network.clock.run()
     assert dispatcher.over is None

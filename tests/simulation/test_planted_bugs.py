@@ -1,6 +1,6 @@
 """The simulator sees: bugs planted in the real machinery are found, each within a few hundred seeds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from ringwide.collective.coded import CodedOperation
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.express import ExpressOperation
+from ringwide.collective.leaving import Leaving
 from ringwide.collective.operation import Operation
 from ringwide.collective.originals import Originals
 from ringwide.collective.parting import Parting
@@ -15,11 +16,13 @@ from ringwide.protocol import stream
 from ringwide.protocol.frame import Header, Kind
 from ringwide.simulator import simulate
 from ringwide.simulator.faults import Damage, FaultKind
+from ringwide.simulator.host import Host
+from ringwide.simulator.lane import SimulatedLane
 from ringwide.simulator.scenario import Scenario, scenario_of
 
 pytestmark = pytest.mark.timeout(600)  # much is computed
 
-MOST_SEEDS = 6000
+MOST_SEEDS = 20_000
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 Likely = Callable[[Scenario], bool]
@@ -166,6 +169,58 @@ def go_on_with_jobs_of_the_past(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(CodedOperation, "abandon", abandon)
 
 
+def take_any_end_for_a_clean_one(plant: pytest.MonkeyPatch) -> None:
+    """An end of file after a goodbye, as if END had come before it."""
+    give_up_on = Parting.give_up_on
+
+    def believe(self: Parting, peer: int, reason: Exception) -> None:
+        if not (peer in self._departed and isinstance(reason, EOFError)):
+            give_up_on(self, peer, reason)
+
+    plant.setattr(Parting, "give_up_on", believe)
+
+
+def hang_up_after_the_goodbye(plant: pytest.MonkeyPatch) -> None:
+    """Without waiting for the others to read what was sent."""
+
+    def begin(self: Leaving, lost: Collection[int]) -> None:
+        self.cut_short()
+        self._on_done()
+
+    plant.setattr(Leaving, "begin", begin)
+
+
+def answer_on_each_lane_alone(plant: pytest.MonkeyPatch) -> None:
+    """A peer that leaves takes it for read what still waits on another lane."""
+    hear = SimulatedLane._hear_end
+
+    def answer(self: SimulatedLane) -> None:
+        hear(self)
+        for lane in self._network.links[self.rank][self.peer].lanes:
+            lane.finish()
+            lane.ended = True
+
+    plant.setattr(SimulatedLane, "_hear_end", answer)
+
+
+def take_computing_for_silence(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(Host, "silent", property(lambda self: self.frozen))
+
+
+def leaving(scenario: Scenario) -> bool:
+    return strikes(FaultKind.NONE, FaultKind.LEAVE, FaultKind.COMPUTE)(scenario) and (
+        scenario.parting or scenario.fault.kind is FaultKind.LEAVE
+    )
+
+
+def killed_on_its_way_out(scenario: Scenario) -> bool:
+    return scenario.strikes_on_the_way_out and len(scenario.faults) == 1
+
+
+def computing(scenario: Scenario) -> bool:
+    return strikes(FaultKind.COMPUTE)(scenario) and scenario.fault.lasts > 1
+
+
 def encoded(scenario: Scenario) -> bool:
     return scenario.coding.encodes and scenario.fault.kind is FaultKind.ABORT
 
@@ -189,6 +244,10 @@ BUGS: list[tuple[Plant, Likely]] = [
     (skip_checksums, garbled),
     (take_any_turn, repeated),
     (go_on_with_jobs_of_the_past, encoded),
+    (take_any_end_for_a_clean_one, killed_on_its_way_out),
+    (hang_up_after_the_goodbye, leaving),
+    (answer_on_each_lane_alone, leaving),
+    (take_computing_for_silence, computing),
 ]
 
 

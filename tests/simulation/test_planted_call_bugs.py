@@ -10,12 +10,15 @@ from ringwide.callers import Caller
 from ringwide.calls import Calls
 from ringwide.claims import Claims
 from ringwide.collective.dispatch import Dispatcher
+from ringwide.collective.leaving import Leaving
+from ringwide.collective.parting import Parting
 from ringwide.ring import Ring
 from ringwide.simulator.programs.drawing import program_of
 from ringwide.simulator.programs.fates import Fate, fates_of
 from ringwide.simulator.programs.program import (
     LetGo,
     Overlap,
+    Pause,
     Program,
     SameMemory,
     Start,
@@ -106,6 +109,26 @@ def keep_the_result_of_a_cancelled_call(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(Calls, "_undo", lambda self, entry: None)
 
 
+def hang_up_right_after_the_goodbye(plant: pytest.MonkeyPatch) -> None:
+    begin = Leaving.begin
+
+    def begin_and_end(self: Leaving, lost: Any) -> None:
+        begin(self, lost)
+        self.cut_short()
+
+    plant.setattr(Leaving, "begin", begin_and_end)
+
+
+def take_any_end_for_a_clean_one(plant: pytest.MonkeyPatch) -> None:
+    give_up_on = Parting.give_up_on
+
+    def believe(self: Parting, peer: int, reason: Exception) -> None:
+        if peer not in self._departed:
+            give_up_on(self, peer, reason)
+
+    plant.setattr(Parting, "give_up_on", believe)
+
+
 # Where they are likely to show
 
 
@@ -129,6 +152,8 @@ BUGS: list[tuple[Plant, Likely]] = [
     (let_two_calls_have_one_memory, any_step(SameMemory)),
     (let_tensors_of_a_call_overlap, overlapping),
     (go_on_with_what_was_closed, any_step(LetGo)),
+    (hang_up_right_after_the_goodbye, any_step(Pause)),
+    (take_any_end_for_a_clean_one, any_call(lambda fate: bool(fate.cut))),
     (keep_the_result_of_a_cancelled_call, any_call(lambda fate: bool(fate.cancelling))),
 ]
 

@@ -16,7 +16,7 @@ from ringwide.simulator.scenario import Scenario, scenario_of
 pytestmark = pytest.mark.timeout(600)  # much is computed
 
 SEEDS, PARTS = 20_000, 8
-SOME_SEEDS = 4000
+SOME_SEEDS = 6000
 
 
 @pytest.fixture(scope="module")

@@ -49,12 +49,20 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> SocketSettings:
 )
 def test_options_are_set(sock: socket.socket, settings: SocketSettings, level: int, option: int, expected: int) -> None:
     assert sock.getsockopt(level, option) != expected, "the kernel's default would hide a missing call"
-    tune(sock, settings)
+    tune(sock, settings, always_read=True)
     assert sock.getsockopt(level, option) == expected
 
 
+def test_a_lane_that_may_not_be_read_for_long_has_no_user_timeout(
+    sock: socket.socket, settings: SocketSettings
+) -> None:
+    """The kernel would count the time in which the peer computes."""
+    tune(sock, settings, always_read=False)
+    assert sock.getsockopt(TCP, socket.TCP_USER_TIMEOUT) == 0
+
+
 def test_the_socket_does_not_block(sock: socket.socket, settings: SocketSettings) -> None:
-    tune(sock, settings)
+    tune(sock, settings, always_read=True)
     with pytest.raises(BlockingIOError):
         sock.recv(1)
 
@@ -63,7 +71,7 @@ def test_buffers_are_granted_in_both_directions_and_told_without_the_kernels_dou
     sock: socket.socket, settings: SocketSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert granted_bytes(sock) != (128 * 1024, 128 * 1024)
-    tune(sock, settings)
+    tune(sock, settings, always_read=True)
     assert granted_bytes(sock) == (128 * 1024, 128 * 1024)
     assert caplog.records == []
 
@@ -72,8 +80,8 @@ def test_a_smaller_grant_is_told_and_warned_about_once(
     sock: socket.socket, settings: SocketSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     greedy = SocketSettings(FAR_TOO_MUCH, settings.keepalive_seconds, settings.user_timeout_seconds)
-    tune(sock, greedy)
-    tune(sock, greedy)
+    tune(sock, greedy, always_read=True)
+    tune(sock, greedy, always_read=True)
     granted = min(granted_bytes(sock))
     assert granted < FAR_TOO_MUCH
     assert [(record.name, record.levelno) for record in caplog.records] == [("ringwide.transport", logging.WARNING)]
@@ -87,7 +95,7 @@ def test_quick_acknowledgement_is_asked_for(sock: socket.socket, settings: Socke
     acknowledge_quickly(sock)
     assert sock.getsockopt(TCP, socket.TCP_QUICKACK) == 1
     sock.setsockopt(TCP, socket.TCP_QUICKACK, 0)
-    tune(sock, settings)
+    tune(sock, settings, always_read=True)
     assert sock.getsockopt(TCP, socket.TCP_QUICKACK) == 1
 
 
@@ -99,7 +107,7 @@ def test_a_unix_socket_gets_its_buffers_and_does_not_block(settings: SocketSetti
         one.setblocking(True)
         assert transport_of(one) == "unix"
         assert granted_bytes(one) != (128 * 1024, 128 * 1024)
-        tune(one, settings)
+        tune(one, settings, always_read=True)
         assert granted_bytes(one) == (128 * 1024, 128 * 1024)
         with pytest.raises(BlockingIOError):
             one.recv(1)

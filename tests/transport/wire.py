@@ -28,6 +28,7 @@ class Listener:
     def __init__(self) -> None:
         self.frames: list[tuple[int, bytes]] = []
         self.losses: list[Exception] = []
+        self.has_ended = False
         self.open = True
         self.refusals = 0
         self._changed = asyncio.Event()
@@ -41,6 +42,10 @@ class Listener:
 
     def arrived(self, lane: Lane, header: Header, payload: memoryview) -> None:
         self.frames.append((header.segment, bytes(payload)))
+        self._changed.set()
+
+    def ended(self, lane: Lane) -> None:
+        self.has_ended = True
         self._changed.set()
 
     def lost(self, lane: Lane, reason: Exception) -> None:

@@ -11,8 +11,8 @@ from ringwide.errors import ConfigError
 
 SEQUENCE_BITS = 40
 _SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
-MOST_CHANNELS = 64
-"""Each may have frames waiting for it, and a rank has memory for so many."""
+MOST_CHANNELS = 400
+"""Each may have frames waiting for it, and a goodbye tells of each."""
 
 
 def channel_of(number: int) -> int:

@@ -229,6 +229,8 @@ class Dispatcher:
             self._hear_early(collective)
         if self._blocked:
             self._resume_lanes()
+        if self.parting.anybody_gone:
+            self.parting.look_for_orphans()
 
     def _open_gate(self, collective: Collective) -> None:
         """All ranks have called it: what it has of bulk begins."""
@@ -326,7 +328,7 @@ class Dispatcher:
             return memoryview(bytearray(header.payload_bytes))
         if lane.index == 0:
             return lane.scratch.glance(header.payload_bytes)
-        if collective is None and not self.channels.is_ahead(header.collective):
+        if collective is None and not self._is_to_come(header.collective):
             return lane.scratch.take(header.payload_bytes)  # of a collective that is over here: nobody needs it
         if collective is None or not collective.begun or collective.gated:
             self._blocked[lane] = None
@@ -337,10 +339,13 @@ class Dispatcher:
         operation.check(lane.peer, header)
         return operation.landing(lane, header)
 
+    def ended(self, lane: LaneLike) -> None:
+        """A lane has ended as it should. When all lanes of its peer have, the link says so (`Parting.stream_ended`)."""
+
     def lost(self, lane: LaneLike, reason: Exception) -> None:
-        """A lane has ended."""
+        """A lane has ended, and not as it should."""
         if lane.index == 0:
-            self.parting.express_lane_ended(lane.peer, reason)
+            self.parting.give_up_on(lane.peer, reason)
         else:
             self.parting.other_lane_ended(lane.peer, reason)
 
@@ -357,7 +362,7 @@ class Dispatcher:
         if header.epoch != self._epoch or not DATA <= header.kind <= LAST_OF_COLLECTIVES:
             self._refuse(lane.peer, header)
         if header.kind == DATA:
-            if collective is not None or self.channels.is_ahead(header.collective):
+            if collective is not None or self._is_to_come(header.collective):
                 self._early.keep(lane, header, payload)
             # else: of a collective that is over here, and nobody needs it
         elif header.kind == Kind.GOODBYE:
@@ -369,8 +374,12 @@ class Dispatcher:
             self._hear_choice(lane.peer, header, payload)
         elif collective is not None:
             self._hear_news(lane, collective, header, payload)
-        elif self.channels.is_ahead(header.collective):
+        elif self._is_to_come(header.collective):
             self._early.keep(lane, header, payload)
+
+    def _is_to_come(self, number: int) -> bool:
+        """May a collective of this number still be called here?"""
+        return self.channels.is_ahead(number) and not self.parting.is_over_for(number)
 
     def _refuse(self, peer: int, header: Header) -> NoReturn:
         if header.kind < DATA:
@@ -447,6 +456,7 @@ class Dispatcher:
         self._line = deque(collective for collective in self._line if not is_after(collective.number, finished))
         for collective in doomed:
             self._end(collective, fresh(error))
+        self._resume_lanes()  # what waits there for a call that can never come is in the way of what comes after it
 
     def _tell_all(self, frame: bytes) -> None:
         for link in self._links.values():

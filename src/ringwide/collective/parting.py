@@ -1,23 +1,29 @@
 """The end of a ring as one rank sees it: who left, who is lost, and what can still be finished.
 
 Rules:
-- A peer that says goodbye has finished everything up to a number: what is in flight up to there still arrives.
+- A peer that says goodbye has finished everything up to a number: what is in flight up to there still arrives, and END
+  on every lane of it says that it has.
 - A connection that ends without a goodbye is a loss, and so is silence while a collective waits.
+- Whoever waits for a peer of which nothing more can come has lost it, and knows that at once: its connections broke
+  after its goodbye. If all that it sent has come instead, it has not finished that collective but heard from a third
+  rank that it failed. We shall hear that too; only if not, the peer is lost.
 - Who notices a loss tells all; who hears of it for the first time passes it on, for the one who noticed cannot perhaps
   be heard by everybody. All say who is lost, and who noticed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ringwide.collective.channel import is_after, sequence_of
 from ringwide.collective.collective import Collective
 from ringwide.collective.deadlines import Clock
+from ringwide.collective.leaving import Leaving
 from ringwide.errors import CorruptFrame, PeerLeft, PeerLost, RemoteProtocolError, RingwideError, fresh
 from ringwide.protocol.frame import Kind, news
+from ringwide.transport.wire import CutOff
 
 GOODBYE_GRACE_SECONDS = 0.5
-"""A bulk lane may end before the goodbye on the express lane is read."""
+"""A bulk lane may break before the words on the express lane that explain it are read."""
 
 
 class Correspondence(Protocol):
@@ -29,6 +35,13 @@ class Correspondence(Protocol):
     def left(self, peer: int, error: PeerLeft) -> None: ...
 
     def fail(self, error: RingwideError) -> None: ...
+
+
+class Gone(NamedTuple):
+    """Since when nothing more can come from a peer, and why what is still due is lost."""
+
+    at: float
+    why: str
 
 
 class Parting:
@@ -48,6 +61,10 @@ class Parting:
         self._rank, self._peers, self._open, self._clock, self._epoch = rank, peers, open_, clock, epoch
         self._tell_all, self._doom = tell_all, doom
         self._departed: set[int] = set()  # who said goodbye
+        self._cut: dict[int, Gone] = {}  # of those, whose connections broke
+        self._complete: dict[int, Gone] = {}  # of those, who have sent all that they ever will
+        self.lost: set[int] = set()
+        self.leaving: Leaving | None = None  # this rank itself, after its goodbye
         self.over: RingwideError | None = None  # why nothing can be started any more
         self._last: dict[int, int] = {}  # when it is over: of each channel the last that those who left have finished
         self.on_over: Callable[[RingwideError], None] | None = None
@@ -55,8 +72,12 @@ class Parting:
 
     def check(self, number: int) -> None:
         """May a collective of this number still be started?"""
-        if self.over is not None and is_after(number, self._last):
+        if self.over is not None and self.is_over_for(number):
             raise fresh(self.over)
+
+    def is_over_for(self, number: int) -> bool:
+        """Can a collective of this number, if it is not open, never be started any more?"""
+        return self.over is not None and is_after(number, self._last)
 
     def close_down(self, error: RingwideError) -> None:
         """No more collectives and no more messages: what is open fails."""
@@ -82,26 +103,54 @@ class Parting:
 
     # -- connections
 
-    def express_lane_ended(self, peer: int, reason: Exception) -> None:
-        """Without a goodbye, so has the ring."""
-        if peer in self._departed:
-            self._lost_after_goodbye(peer, reason)
-        else:
-            self.give_up_on(peer, reason)
-
     def other_lane_ended(self, peer: int, reason: Exception) -> None:
-        """The goodbye that explains it may be on its way."""
+        """Any but the express lane. Words that explain it may be on their way there."""
         if peer not in self._departed and isinstance(reason, EOFError | OSError):
             self._clock.call_later(GOODBYE_GRACE_SECONDS, lambda: self.give_up_on(peer, reason))
         else:
-            self.express_lane_ended(peer, reason)
+            self.give_up_on(peer, reason)
 
-    def _lost_after_goodbye(self, peer: int, reason: Exception) -> None:
-        """At the end of its stream all it sent has arrived; a stream that broke may have taken something along."""
-        if not isinstance(reason, EOFError) and any(peer in open_.waiting_for() for open_ in self._open.values()):
-            words = f"{reason}, with frames on their way"
-            self._tell_of_loss(peer, words)
-            self.close_down(PeerLost(rank=peer, reason=words))
+    def vital_lane_ended(self, peer: int, reason: Exception) -> None:
+        """It has no END: who has said goodbye may hang up there, and its other lanes tell how it ended."""
+        if isinstance(reason, CutOff) or not isinstance(reason, EOFError | OSError):
+            self.other_lane_ended(peer, reason)
+        else:
+            self._clock.call_later(GOODBYE_GRACE_SECONDS, lambda: self._hung_up(peer, reason))
+
+    def _hung_up(self, peer: int, reason: Exception) -> None:
+        if peer not in self._departed:
+            self.give_up_on(peer, reason)
+
+    def stream_ended(self, peer: int) -> None:
+        """All that this peer has ever sent is here."""
+        if peer in self._departed:
+            self._complete[peer] = Gone(self._clock.time(), "it has left, and has not sent all that is due")
+            self._look_for_orphans_later()
+        else:
+            self.other_lane_ended(peer, EOFError("it ended its connections without a goodbye"))
+
+    @property
+    def anybody_gone(self) -> bool:
+        return bool(self._cut or self._complete)
+
+    def look_for_orphans(self) -> None:
+        """Does a collective wait for somebody from whom nothing more comes? It need not wait for its deadline."""
+        self._fail_orphans(self._cut, self._clock.time())
+        if self._complete:
+            self._look_for_orphans_later()
+
+    def _look_for_orphans_later(self) -> None:
+        now = self._clock.time()
+        self._clock.call_later(GOODBYE_GRACE_SECONDS, lambda: self._fail_orphans(self._complete, now))
+
+    def _fail_orphans(self, gone: Mapping[int, Gone], since: float) -> None:
+        """Those that have waited since then, for one who has been gone since then."""
+        begun = [collective for collective in self._open.values() if collective.begun and collective.begun_at <= since]
+        for peer, (gone_at, why) in gone.items():
+            if gone_at <= since and any(peer in collective.waiting_for() for collective in begun):
+                self._tell_of_loss(peer, why)
+                self.close_down(PeerLost(rank=peer, reason=why))
+                return
 
     def give_up_on(self, peer: int, reason: Exception) -> None:
         """Nothing can be expected of this peer any more, or of ourselves, if the reason is neither it nor the way."""
@@ -109,7 +158,8 @@ class Parting:
             return
         ended = isinstance(reason, EOFError | OSError)
         if ended and peer in self._departed:
-            self._lost_after_goodbye(peer, reason)
+            self._cut[peer] = Gone(self._clock.time(), f"{reason}, after its goodbye, with frames on their way")
+            self.look_for_orphans()
             return
         self._tell_of_loss(peer if ended or isinstance(reason, RemoteProtocolError) else self._rank, str(reason))
         self.close_down(self._as_error(peer, reason))
@@ -127,7 +177,10 @@ class Parting:
     # -- silence
 
     def silent(self, peers: Sequence[int], seconds: float) -> None:
-        """Of these ranks nothing was heard for so long, though a collective waits for them."""
+        """Of these ranks nothing was heard for so long, though a collective waits for them, or we wait to leave."""
+        if self.leaving is not None:
+            self.leaving.silent(peers, seconds)
+            return
         if self._nothing_is_left or not (self._open or (self.mail is not None and self.mail.waits)):
             return
         reason = f"nothing was heard of it for {seconds:g} s (suspect_after_seconds)"
@@ -155,12 +208,14 @@ class Parting:
         about, by, reason = (*words.split(" ", 2), "", "")[:3]
         lost, noticed_by = self._rank_in(about, peer), self._rank_in(by, peer)
         self._tell_all(news(Kind.LOST, words, epoch=self._epoch))
+        self.lost.add(lost)
         if lost == self._rank:
             self.close_down(PeerLost(rank=noticed_by, reason=f"it has given up on this rank: {reason}"))
         else:
             self.close_down(PeerLost(rank=lost, reason=f"{reason} (noticed by rank {noticed_by})"))
 
     def _tell_of_loss(self, lost: int, reason: str) -> None:
+        self.lost.add(lost)
         self._tell_all(news(Kind.LOST, f"{lost} {self._rank} {reason}", epoch=self._epoch))
 
     def _rank_in(self, word: str, otherwise: int) -> int:

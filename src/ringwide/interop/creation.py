@@ -1,6 +1,7 @@
 """From what torch.distributed knows of a group (its store, rank, size, time-out) to a ring that has formed."""
 
 import os
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -37,7 +38,8 @@ def form(
     )
     behind = background()
     membership = join(rank=rank, peers=found.peers, config=settings, listener=found.listener)
-    ring = behind.start_task(membership.__aenter__()).result()
+    ring = behind.enter(membership)
+    ring.made_for(threading.current_thread())
     return RingProcessGroup(ring, membership, store, behind)
 
 

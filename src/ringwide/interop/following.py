@@ -8,59 +8,105 @@ At the end of the program it waits for them a little: who comes back from Python
 interpreter any more ends the process with an abort.
 """
 
+import _thread
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
 from ringwide.background import at_the_end
 
 _REST_SECONDS = 2.0
+_here = threading.local()
 
 
 class Followers:
-    """Threads that do what they are given, each thing at once."""
+    """Threads that do what they are given, each thing at once.
+
+    Without locks that two share, and without waiting for a thread to start: a finalizer that waits for the loop may run
+    in the middle of anything here, and the loop's thread would wait for that.
+    """
 
     def __init__(self) -> None:
-        self._things: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._lock = threading.Condition()
-        self._free = 0  # threads that wait for something to do and have not been promised to anything
-        self._under_way = 0
+        self._things: SimpleQueue[tuple[Callable[[], object], threading.Lock]] = SimpleQueue()
+        self._free: deque[None] = deque()  # one for each thread that has nothing to do and was not promised anything
+        self._under_way: set[threading.Lock] = set()  # each is held until its thing has been done
 
     def do(self, thing: Callable[[], object]) -> None:
-        with self._lock:
-            self._under_way += 1
-            one_is_free = self._free > 0
-            self._free -= one_is_free
-        self._things.put(thing)
+        done = threading.Lock()
+        done.acquire()
+        self._under_way.add(done)
+        one_is_free = self._promise()
+        self._things.put((thing, done))
         if not one_is_free:
-            threading.Thread(target=self._live, name="ringwide-then", daemon=True).start()
+            _thread.start_new_thread(self._start_one, ())
+
+    def _promise(self) -> bool:
+        try:
+            self._free.pop()
+        except IndexError:
+            return False
+        return True
+
+    def _start_one(self) -> None:
+        threading.Thread(target=self._live, name="ringwide-then", daemon=True).start()
 
     def _live(self) -> None:
         while True:
-            thing = self._things.get()
+            thing, done = self._things.get()
             try:
                 thing()
             finally:
-                with self._lock:
-                    self._under_way -= 1
-                    self._lock.notify_all()
+                self._under_way.discard(done)
+                done.release()
             del thing
-            with self._lock:
-                self._free += 1
+            self._free.append(None)
 
     def rest(self, seconds: float) -> bool:
         """Wait until nothing is under way. Did it come to that?"""
-        with self._lock:
-            return self._lock.wait_for(lambda: not self._under_way, seconds)
+        until = time.monotonic() + seconds
+        while under_way := list(self._under_way):
+            if not under_way[0].acquire(timeout=max(0.0, until - time.monotonic())):
+                return False
+            under_way[0].release()
+        return True
 
 
 _followers = Followers()
 
 
-def follow(thing: Callable[[], object]) -> None:
-    """Have it done by a thread of its own, soon."""
-    _followers.do(thing)
+class Cause:
+    """What some code follows: an operation, by the name of a channel for what comes of it, and by its full name."""
+
+    __slots__ = ("__weakref__", "channel", "title")
+
+    def __init__(self, channel: str, title: str) -> None:
+        self.channel, self.title = channel, title
+
+
+def follow(thing: Callable[[], object], cause: Cause | None = None) -> None:
+    """Have it done by a thread of its own, soon. `cause` is what it follows, the same on every rank."""
+
+    def with_its_cause() -> None:
+        _here.cause = cause
+        try:
+            thing()
+        finally:
+            _here.cause = None
+
+    _followers.do(with_its_cause)
+
+
+def current_cause() -> Cause | None:
+    """What the code that this thread runs follows. Nothing, unless it is one of ours.
+
+    Threads run side by side, in an order that differs from rank to rank; what one of them calls, it calls in order. So
+    the cause is what tells its calls from others.
+    """
+    cause: Cause | None = getattr(_here, "cause", None)
+    return cause
 
 
 def _forget_in_child() -> None:

@@ -61,7 +61,8 @@ class RingState:
         return self._group.error
 
     def average(self, bucket: GradBucket) -> RingWork:
-        return self._group.average(bucket.buffer(), f"bucket {self._layouts.number_of(bucket.parameters())}")
+        parameters = bucket.parameters()
+        return self._group.average(bucket.buffer(), lambda: f"bucket {self._layouts.number_of(parameters)}")
 
     def close(self) -> None:
         """Leave the ring. At the end of the program it is left anyway."""

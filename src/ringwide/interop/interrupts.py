@@ -35,8 +35,13 @@ class _Doorbell:
         if signal.SIGINT in numbers and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._behind.cancel_calls()
 
-    def leave_to_the_parent(self) -> None:
-        """In a forked child, whose signals are its own: a Ctrl-C there would end calls of its parent."""
+    def no_longer_rings(self) -> None:
+        """When its loop has ended. Not in a forked child: what polls there is its parent's as well."""
+        self._behind.loop.remove_reader(self._here.fileno())
+        self.take_away()
+
+    def take_away(self) -> None:
+        """Its loop has ended, or this is a forked child: a Ctrl-C there would end calls of its parent."""
         if self._rings:
             before = signal.set_wakeup_fd(-1)
             if before != self._there.fileno():  # the program has set another one meanwhile
@@ -51,13 +56,14 @@ _doorbells: dict[Background, _Doorbell] = {}
 def end_calls_at_interrupts(behind: Background) -> None:
     """Outside the main thread nobody can listen for signals."""
     if threading.current_thread() is threading.main_thread() and behind not in _doorbells:
-        _doorbells.clear()
+        for ended in [loop for loop in _doorbells if loop.over]:
+            _doorbells.pop(ended).no_longer_rings()
         _doorbells[behind] = _Doorbell(behind)
 
 
 def _forget_in_child() -> None:
     for doorbell in _doorbells.values():
-        doorbell.leave_to_the_parent()
+        doorbell.take_away()
     _doorbells.clear()
 
 

@@ -1,12 +1,14 @@
 """A group of torch.distributed whose members form a ring.
 
-torch calls these methods, some by an old and some by a new name. Each starts the ring's own operation on the background
-loop and returns at once with a `RingWork`. Nothing raises here: see `work.py`.
+torch calls these methods, some by an old and some by a new name. Each hands a function to the background loop, which
+makes there the one call of the ring that the operation is, and returns at once with a `RingWork`; only an operation
+that torch will wait for anyway (`async_op=False`) is waited for here. Nothing raises here but an interrupt: `work.py`.
 """
 
 import sys
-from collections.abc import Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import torch
@@ -14,14 +16,21 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from ringwide.background import Background
+from ringwide.callers import Behalf, acting_for
+from ringwide.errors import fresh
+from ringwide.interop import several
+from ringwide.interop.following import Cause, current_cause
 from ringwide.interop.interrupts import end_calls_at_interrupts
-from ringwide.interop.tensors import alike, as_bits, as_numbers, operation_of, operation_on, require_places, write
+from ringwide.interop.several import Call
+from ringwide.interop.tensors import alike, as_bits, as_numbers, operation_of, operation_on
 from ringwide.interop.work import RingWork
 from ringwide.pending import Pending
 from ringwide.ring import Ring
 
 Tensor = torch.Tensor
-Call = Coroutine[Any, Any, Any]
+Begin = Callable[[], Call]
+_NAMES, _DEEPEST = 16, 2
+"""There are 16 channels for what follows an operation, and 16 beside each for what follows that."""
 
 
 class RingProcessGroup(dist.ProcessGroup):
@@ -35,7 +44,7 @@ class RingProcessGroup(dist.ProcessGroup):
         self._membership, self._store, self._behind = membership, store, behind
         self._name = self._description = ""
         self._together: list[Pending[Any]] | None = None  # operations that were asked for as one
-        behind.close_at_exit(self, self._leave)
+        self._made: Counter[str] = Counter()  # operations, by what they follow
         end_calls_at_interrupts(behind)
 
     error: BaseException | None
@@ -46,195 +55,240 @@ class RingProcessGroup(dist.ProcessGroup):
     # -- sums
 
     def allreduce(self, tensors: Any, opts: Any = None) -> RingWork:
-        given = _as_list(tensors)
-        return self._work(self._allreduce(given, _op_of(opts)), given)
+        return self._work(lambda: self._allreduce(_as_list(tensors), _op_of(opts)), tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> RingWork:
         return self.allreduce(tensors, opts)
 
-    async def _allreduce(self, tensors: list[Tensor], op: Any) -> None:
+    def _allreduce(self, tensors: list[Tensor], op: Any) -> Call:
         word = operation_on(tensors, op)
         numbers = [as_numbers(tensor, word) for tensor in tensors]
-        await self.ring.allreduce(numbers[0] if len(numbers) == 1 else numbers, word)
+        return self.ring.allreduce(numbers[0] if len(numbers) == 1 else numbers, word)
 
-    def average(self, tensor: Tensor, bucket: str) -> RingWork:
+    def average(self, tensor: Tensor, bucket: Callable[[], str]) -> RingWork:
         """For the hook: the bucket's name is that of its error feedback."""
-        return self._work(self.ring.allreduce(tensor, "mean", bucket=bucket), [tensor])
+        return self._work(lambda: self.ring.allreduce(tensor, "mean", bucket=bucket()), tensor)
 
     def reduce(self, tensors: Any, opts: Any) -> RingWork:
-        given = _as_list(tensors)
-        return self._work(self._reduce(given, opts.reduceOp, opts.rootRank), given)
+        return self._work(lambda: self._reduce(_as_list(tensors), opts.reduceOp, opts.rootRank), tensors, opts)
 
-    async def _reduce(self, tensors: list[Tensor], op: Any, root: int) -> None:
+    def _reduce(self, tensors: list[Tensor], op: Any, root: int) -> Call:
         word = operation_on(tensors, op)
-        await self.ring.reduce([as_numbers(tensor, word) for tensor in tensors], root, word)
+        return self.ring.reduce([as_numbers(tensor, word) for tensor in tensors], root, word)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> RingWork:
-        return self._work(self._reduce_scatter(output, input, _op_of(opts)), [output])
+        return self._work(lambda: self._reduce_scatter(output, input, _op_of(opts)), output, opts)
 
     _reduce_scatter_base = reduce_scatter_tensor = reduce_scatter_single
 
-    async def _reduce_scatter(self, output: Tensor, input: Tensor, op: Any) -> None:
+    def _reduce_scatter(self, output: Tensor, input: Tensor, op: Any) -> Call:
         word = operation_of(op, input.dtype)
+        self._require_shares(output, input)
+        return self.ring.reduce_scatter(as_numbers(input, word), word, into=as_numbers(output, word))
+
+    def _require_shares(self, output: Tensor, input: Tensor) -> None:
         if output.numel() * self.ring.size != input.numel():
             raise ValueError(
                 f"reduce_scatter of {input.numel()} elements over {self.ring.size} ranks into {output.numel()}: "
                 "the input must have as many elements for each rank as the output has"
             )
-        await self.ring.reduce_scatter(as_numbers(input, word), word, into=as_numbers(output, word))
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
-        op = _op_of(opts)
-        pairs = zip(outputs, inputs, strict=True)
-        return self._work_of_all([self._reduce_scatter(output, input, op) for output, input in pairs], list(outputs))
+        return self._work(lambda: self._reduce_scatter_singles(outputs, inputs, _op_of(opts)), outputs, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
-        lists = inputs if _is_nested(inputs) else [inputs]
-        op, targets = _op_of(opts), _as_list(outputs)
-        pairs = zip(targets, lists, strict=True)
-        return self._work_of_all([self._reduce_scatter_list(output, parts, op) for output, parts in pairs], targets)
+    def _reduce_scatter_singles(self, outputs: list[Tensor], inputs: list[Tensor], op: Any) -> Call:
+        if len(outputs) == len(inputs) == 1:
+            return self._reduce_scatter(outputs[0], inputs[0], op)
+        for output, input in zip(outputs, inputs, strict=False):
+            self._require_shares(output, input)
+        shares = [input.reshape(self.ring.size, -1).unbind() for input in inputs]
+        return several.reduce_scatter(self.ring, outputs, shares, op, "reduce_scatter")
 
-    async def _reduce_scatter_list(self, output: Tensor, parts: list[Tensor], op: Any) -> None:
-        flat = torch.cat([part.reshape(-1) for part in parts])
-        if alike([output, *parts]):
-            await self._reduce_scatter(output, flat, op)
-            return
-        require_places([output], flat.dtype, "reduce_scatter")
-        await self._allreduce([flat], op)  # shares of different lengths are not the ring's
-        write(output, flat.split([part.numel() for part in parts])[self.ring.rank])
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
+        return self._work(lambda: self._reduce_scatter_lists(outputs, inputs, _op_of(opts)), outputs, opts)
+
+    def _reduce_scatter_lists(self, outputs: Any, inputs: Any, op: Any) -> Call:
+        targets, lists = _as_list(outputs), inputs if _is_nested(inputs) else [inputs]
+        if len(targets) == len(lists) == 1 and alike([*targets, *lists[0]]):
+            return self._reduce_scatter(targets[0], torch.cat([part.reshape(-1) for part in lists[0]]), op)
+        return several.reduce_scatter(self.ring, targets, lists, op, "reduce_scatter")
 
     # -- copies
 
     def broadcast(self, tensors: Any, opts: Any) -> RingWork:
-        given = _as_list(tensors)
-        root = opts if isinstance(opts, int) else opts.rootRank
-        return self._work(self._broadcast(given, root), given)
+        return self._work(lambda: self._broadcast(_as_list(tensors), opts), tensors, opts)
 
-    async def _broadcast(self, tensors: list[Tensor], root: int) -> None:
-        await self.ring.broadcast([as_bits(tensor) for tensor in tensors], root)
+    def _broadcast(self, tensors: list[Tensor], opts: Any) -> Call:
+        root = opts if isinstance(opts, int) else opts.rootRank
+        return self.ring.broadcast([as_bits(tensor) for tensor in tensors], root)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> RingWork:
-        return self._work(self._all_gather(output, input), [output])
+        return self._work(lambda: self._all_gather(output, input), output, opts)
 
     _allgather_base = all_gather_into_tensor = all_gather_single
 
-    async def _all_gather(self, output: Tensor, input: Tensor) -> None:
+    def _all_gather(self, output: Tensor, input: Tensor) -> Call:
+        self._require_room(output, input)
+        return self.ring.all_gather(as_bits(input), into=as_bits(output))
+
+    def _require_room(self, output: Tensor, input: Tensor) -> None:
         if output.numel() != self.ring.size * input.numel():
             raise ValueError(
                 f"all_gather of {input.numel()} elements over {self.ring.size} ranks into {output.numel()}: "
                 "the output must have room for one input of each rank"
             )
-        await self.ring.all_gather(as_bits(input), into=as_bits(output))
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
-        pairs = zip(outputs, inputs, strict=True)
-        return self._work_of_all([self._all_gather(output, input) for output, input in pairs], list(outputs))
+        return self._work(lambda: self._all_gather_singles(outputs, inputs), outputs, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    def _all_gather_singles(self, outputs: list[Tensor], inputs: list[Tensor]) -> Call:
+        if len(outputs) == len(inputs) == 1:
+            return self._all_gather(outputs[0], inputs[0])
+        for output, input in zip(outputs, inputs, strict=False):
+            self._require_room(output, input)
+        places = [output.view(self.ring.size, -1) for output in outputs]
+        return several.gather(
+            self.ring, inputs, [[place[rank] for place in places] for rank in range(self.ring.size)], "all_gather"
+        )
+
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
-        lists = outputs if _is_nested(outputs) else [outputs]
-        pairs = zip(lists, _as_list(inputs), strict=True)
-        calls = [self._all_gather_list(parts, input) for parts, input in pairs]
-        return self._work_of_all(calls, [part for parts in lists for part in parts], by_hand=False)
+        """`outputs[i]` has a place for each rank's input i."""
+        return self._work(lambda: self._all_gather_lists(outputs, inputs), outputs, opts, by_hand=False)
 
-    allgather_coalesced = allgather
+    def _all_gather_lists(self, outputs: Any, inputs: Any) -> Call:
+        given, lists = _as_list(inputs), outputs if _is_nested(outputs) else [outputs]
+        if len(lists) != len(given):
+            raise ValueError(f"all_gather: {len(lists)} lists of outputs for {len(given)} inputs; give one for each")
+        for places in lists:
+            several.require_one_each(places, self.ring.size, "all_gather")
+        by_rank = [[places[rank] for places in lists] for rank in range(self.ring.size)]
+        return several.gather(self.ring, given, by_rank, "all_gather")
 
-    async def _all_gather_list(self, outputs: list[Tensor], input: Tensor) -> None:
-        self._require_one_each(outputs, "all_gather")
-        if alike([input, *outputs]):
-            require_places(outputs, input.dtype, "all_gather")
-            for output, part in zip(outputs, await self.ring.all_gather(as_bits(input)), strict=True):
-                write(as_bits(output), part)
-        else:
-            await self._exchange("all_gather", [input] * self.ring.size, outputs)
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
+        """`outputs[rank]` has a place for each of that rank's inputs."""
+        return self._work(
+            lambda: several.gather(self.ring, _as_list(inputs), outputs, "all_gather_coalesced"),
+            *(outputs, opts),
+            by_hand=False,
+        )
 
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> RingWork:
-        (input,) = _as_list(inputs)
-        lists = outputs if not outputs or _is_nested(outputs) else [outputs]
-        targets = lists[0] if lists and self.ring.rank == opts.rootRank else []
-        return self._long_work(self._gather(targets, input, opts.rootRank), list(targets))
+        return self._long_work(lambda: self._gather(outputs, inputs, opts.rootRank), outputs, opts)
 
-    async def _gather(self, outputs: list[Tensor], input: Tensor, root: int) -> None:
+    def _gather(self, outputs: Any, inputs: Any, root: int) -> Call:
+        input, targets = _only(inputs, "gather"), _first_list(outputs)
         if self.ring.rank == root:
-            self._require_one_each(outputs, "gather")
+            several.require_one_each(targets, self.ring.size, "gather")
         outgoing = [input if rank == root else None for rank in range(self.ring.size)]
-        await self._exchange(f"gather to rank {root}", outgoing, outputs or [None] * self.ring.size)
+        incoming = targets if self.ring.rank == root else [None] * self.ring.size
+        return self._exchange(f"gather to rank {root}", outgoing, incoming)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> RingWork:
-        (output,) = _as_list(outputs)
-        lists = inputs if not inputs or _is_nested(inputs) else [inputs]
-        parts = lists[0] if lists and self.ring.rank == opts.rootRank else []
-        return self._long_work(self._scatter(output, parts, opts.rootRank), [output])
+        return self._long_work(lambda: self._scatter(outputs, inputs, opts.rootRank), outputs, opts)
 
-    async def _scatter(self, output: Tensor, parts: list[Tensor], root: int) -> None:
+    def _scatter(self, outputs: Any, inputs: Any, root: int) -> Call:
+        output, parts = _only(outputs, "scatter"), _first_list(inputs)
         if self.ring.rank == root:
-            self._require_one_each(parts, "scatter")
+            several.require_one_each(parts, self.ring.size, "scatter")
+        outgoing = parts if self.ring.rank == root else [None] * self.ring.size
         incoming = [output if rank == root else None for rank in range(self.ring.size)]
-        await self._exchange(f"scatter from rank {root}", parts or [None] * self.ring.size, incoming)
+        return self._exchange(f"scatter from rank {root}", outgoing, incoming)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> RingWork:
-        return self._long_work(self._all_to_all(outputs, inputs), list(outputs))
+        return self._long_work(lambda: self._all_to_all(outputs, inputs), outputs, opts)
 
-    async def _all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
-        self._require_one_each(inputs, "all_to_all")
-        self._require_one_each(outputs, "all_to_all")
-        await self._exchange("all_to_all", inputs, outputs)
+    def _all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> Call:
+        several.require_one_each(inputs, self.ring.size, "all_to_all")
+        several.require_one_each(outputs, self.ring.size, "all_to_all")
+        return self._exchange("all_to_all", inputs, outputs)
 
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> RingWork:
-        return self._long_work(self._all_to_all_single(output, input, output_splits, input_splits), [output])
+        return self._long_work(
+            lambda: self._exchange(
+                "all_to_all_single", self._split(input, input_splits), self._split(output, output_splits)
+            ),
+            *(output, opts),
+        )
 
     alltoall_base = all_to_all_single
-
-    async def _all_to_all_single(
-        self, output: Tensor, input: Tensor, output_splits: list[int], input_splits: list[int]
-    ) -> None:
-        outputs, inputs = self._split(output, output_splits), self._split(input, input_splits)
-        await self._exchange("all_to_all_single", inputs, outputs)
 
     def _split(self, tensor: Tensor, sizes: list[int]) -> list[Tensor]:
         if not sizes and tensor.shape[0] % self.ring.size:
             raise ValueError(f"all_to_all_single: {tensor.shape[0]} rows cannot be split evenly over {self.ring.size}")
         return list(tensor.split(sizes or [tensor.shape[0] // self.ring.size] * self.ring.size))
 
-    async def _exchange(self, what: str, outgoing: Sequence[Tensor | None], incoming: Sequence[Tensor | None]) -> None:
+    def _exchange(self, what: str, outgoing: Sequence[Tensor | None], incoming: Sequence[Tensor | None]) -> Call:
         def bits(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
             return [None if tensor is None else as_bits(tensor) for tensor in tensors]
 
-        await self.ring.exchange(bits(outgoing), bits(incoming), what)
-
-    def _require_one_each(self, tensors: Sequence[Tensor], what: str) -> None:
-        if len(tensors) != self.ring.size:
-            raise ValueError(f"{what}: {len(tensors)} tensors for {self.ring.size} ranks; give one for each rank")
-
-    # -- messages
-
-    def send(self, tensors: list[Tensor], to: int, tag: int) -> RingWork:
-        (tensor,) = tensors
-        return self._long_work(self._send(tensor, to, tag), [tensor])
-
-    async def _send(self, tensor: Tensor, to: int, tag: int) -> None:
-        await self.ring.send(as_bits(tensor), to, tag)
-
-    def recv(self, tensors: list[Tensor], source: int, tag: int) -> RingWork:
-        (tensor,) = tensors
-        return self._long_work(self._receive(tensor, source, tag), [tensor])
-
-    def recv_anysource(self, tensors: list[Tensor], tag: int) -> RingWork:
-        (tensor,) = tensors
-        return self._long_work(self._receive(tensor, None, tag), [tensor])
-
-    async def _receive(self, tensor: Tensor, source: int | None, tag: int) -> int:
-        return await self.ring.receive(as_bits(tensor), source, tag)
+        return self.ring.exchange(bits(outgoing), bits(incoming), what)
 
     def barrier(self, opts: Any = None) -> RingWork:
-        return self._work(self.ring.barrier(), [])
+        return self._work(lambda: self.ring.barrier(), [], opts)
 
-    # -- several as one
+    # -- messages: they have no number, so one that cannot begin concerns nobody else
+
+    def send(self, tensors: list[Tensor], to: int, tag: int) -> RingWork:
+        return self._message(lambda: self.ring.send(as_bits(_only(tensors, "send")), to, tag), tensors)
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int) -> RingWork:
+        return self._message(lambda: self.ring.receive(as_bits(_only(tensors, "recv")), source, tag), tensors)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> RingWork:
+        return self._message(lambda: self.ring.receive(as_bits(_only(tensors, "recv")), None, tag), tensors)
+
+    def _message(self, begin: Begin, tensors: Any) -> RingWork:
+        return self._started(begin, tensors, None, by_hand=False)
+
+    # -- how all of them begin
+
+    def _work(self, begin: Begin, tensors: Any, opts: Any = None, *, by_hand: bool = True) -> RingWork:
+        """A numbered operation. `begin` makes the one call of the ring that it is; if it cannot, it is refused."""
+        order = _Order(current_cause())
+        return self._started(lambda: self._begun(begin, order), tensors, opts, by_hand=by_hand, name=order.name)
+
+    def _long_work(self, begin: Begin, tensors: Any, opts: Any) -> RingWork:
+        """One of several parts, with deadlines of its own."""
+        return self._work(begin, tensors, opts, by_hand=False)
+
+    def _begun(self, begin: Begin, order: "_Order") -> Call:
+        """On the loop's thread. Whatever fails here uses up the number, so that the next operation meets its own."""
+        order.number = self._made[order.channel]
+        self._made[order.channel] += 1
+        token = acting_for.set(acting_for.get() if order.cause is None else Behalf(order.cause, order.channel))
+        try:
+            return begin()
+        except Exception as error:
+            return self.ring.refused(fresh(error))
+        finally:
+            acting_for.reset(token)
+
+    def _started(
+        self,
+        begin: Begin,
+        tensors: Any,
+        opts: Any,
+        *,
+        by_hand: bool,
+        name: Callable[[], Cause | None] = lambda: None,
+    ) -> RingWork:
+        pending = self._behind.pending(begin, by_hand=by_hand, on_error=self._note)
+        try:
+            if self._together is not None:
+                self._together.append(pending)
+            elif not getattr(opts, "asyncOp", True):
+                pending.settle()  # torch waits next; if it were interrupted before that, nobody would
+            pending.hand_over()
+            return RingWork([pending], _tensors_in(tensors), name)
+        except BaseException:  # an interrupt, and nobody will ever wait for this
+            pending.give_up()
+            raise
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._together = []
@@ -242,19 +296,6 @@ class RingProcessGroup(dist.ProcessGroup):
     def _end_coalescing(self, device: torch.device) -> RingWork:
         together, self._together = self._together or [], None
         return RingWork(together, [])
-
-    def _work(self, call: Call, tensors: list[Tensor]) -> RingWork:
-        return self._work_of_all([call], tensors)
-
-    def _long_work(self, call: Call, tensors: list[Tensor]) -> RingWork:
-        """One of several parts, with deadlines of its own."""
-        return self._work_of_all([call], tensors, by_hand=False)
-
-    def _work_of_all(self, calls: Sequence[Call], tensors: list[Tensor], *, by_hand: bool = True) -> RingWork:
-        pendings = [self._behind.start(call, by_hand=by_hand, on_error=self._note) for call in calls]
-        if self._together is not None:
-            self._together += pendings
-        return RingWork(pendings, tensors)
 
     def _note(self, error: BaseException) -> None:
         self.error = error
@@ -302,14 +343,28 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Leave the ring: the others hear a goodbye, and from a `finally` because of what."""
-        self._behind.close_now(self, sys.exc_info()[1])
+        self._behind.close_now(self._membership, sys.exc_info()[1])
 
     def abort(self) -> None:
         self.shutdown()
 
-    async def _leave(self, error: BaseException | None) -> None:
-        with suppress(BaseException) if error is not None else nullcontext():  # it is for the program's own thread
-            await self._membership.__aexit__(type(error) if error else None, error, None)
+
+class _Order:
+    """Where an operation stands: behind what it follows (nothing: the program's own), and there the how many-th it is.
+
+    The same on every rank, whichever thread makes it. Channels are used again after a while: what follows an operation
+    is over by then, as a rule. If not, its title tells it from another.
+    """
+
+    def __init__(self, cause: Cause | None) -> None:
+        self.cause, self.number = cause, 0
+        self.channel = "" if cause is None else cause.channel
+
+    def name(self) -> Cause:
+        title = "what follows operation" if self.cause is None else self.cause.title
+        deep = self.channel.count(" ") == _DEEPEST
+        channel = self.channel if deep else f"{self.channel or 'after'} {self.number % _NAMES}"
+        return Cause(channel, f"{title} {self.number}")
 
 
 def _as_list(tensors: Tensor | list[Tensor]) -> list[Tensor]:
@@ -318,6 +373,24 @@ def _as_list(tensors: Tensor | list[Tensor]) -> list[Tensor]:
 
 def _is_nested(tensors: Sequence[Any]) -> bool:
     return bool(tensors) and not isinstance(tensors[0], Tensor)
+
+
+def _first_list(tensors: Any) -> list[Tensor]:
+    return list(tensors[0] if _is_nested(tensors) else tensors or [])
+
+
+def _only(tensors: Any, what: str) -> Tensor:
+    given = _as_list(tensors)
+    if len(given) != 1:
+        raise ValueError(f"{what}: {len(given)} tensors; give one")
+    return given[0]
+
+
+def _tensors_in(value: Any) -> list[Tensor]:
+    """All of them, whatever lists they are in: what a work's result is."""
+    if isinstance(value, list | tuple):
+        return [tensor for part in value for tensor in _tensors_in(part)]
+    return [value] if isinstance(value, Tensor) else []
 
 
 def _op_of(opts: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Tensors of every dtype that torch has, as tensors of a dtype that the ring carries: views of the same memory."""
+"""Tensors of every dtype that torch has, as tensors of a dtype that the ring carries: views of the same memory.
+
+Detached ones: autograd may turn a tensor into one that requires a gradient when its operation is already under way.
+"""
 
 from collections.abc import Sequence
 
@@ -50,6 +53,7 @@ def operation_on(tensors: Sequence[torch.Tensor], op: ReduceOp | ReduceOp.RedOpT
 
 def as_numbers(tensor: torch.Tensor, op: str) -> torch.Tensor:
     """For a sum, a minimum and so on: the numbers must mean the same."""
+    tensor = tensor.detach()
     if tensor.dtype in _CARRIED:
         return tensor
     if tensor.dtype is torch.bool:
@@ -61,6 +65,7 @@ def as_numbers(tensor: torch.Tensor, op: str) -> torch.Tensor:
 
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:
     """For everything that is only moved."""
+    tensor = tensor.detach()
     if tensor.dtype in _CARRIED:
         return tensor
     if tensor.is_complex():

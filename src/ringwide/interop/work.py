@@ -9,21 +9,20 @@ Rules, each learnt from a crash:
   thread.
 """
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import Work
 
-from ringwide.interop.following import follow
+from ringwide.interop.following import Cause, follow
 from ringwide.pending import Pending
 
 _NO_TIMEOUT = timedelta(0)
 _GIVEN_UP = "this rank has given it up"  # Ctrl-C, and it has no words
-_FOLLOWING = threading.Lock()  # one for all: hardly ever do two threads ask at the same time
 
 
 class WaitTimeout(RuntimeError, TimeoutError):
@@ -33,26 +32,34 @@ class WaitTimeout(RuntimeError, TimeoutError):
 class RingWork(Work):
     """One operation of a group, or several that were asked for together."""
 
-    def __init__(self, pendings: Sequence[Pending[Any]], tensors: list[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        pendings: Sequence[Pending[Any]],
+        tensors: list[torch.Tensor],
+        name: Callable[[], Cause | None] = lambda: None,
+    ) -> None:
+        """`name()`, when it has begun: what follows it is known by on every rank."""
         super().__init__()
-        self._pendings, self._tensors = pendings, tensors
-        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        self._pendings, self._tensors, self._name = pendings, tensors, name
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        if timeout > _NO_TIMEOUT:
-            self._wait_for(timeout.total_seconds())
-        else:
+        """An interrupt gives up what has not ended, and is raised when that is over."""
+        try:
+            seconds = timeout.total_seconds() if timeout > _NO_TIMEOUT else None
+            ended = self._settle(seconds)
+        except BaseException:
             for pending in self._pendings:
-                pending.result()
+                pending.give_up()
+            raise
+        if not ended:
+            raise WaitTimeout(f"the operation has not ended within {seconds:g} s, and goes on")
+        for pending in self._pendings:
+            pending.result()
         return True
 
-    def _wait_for(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        try:
-            for pending in self._pendings:
-                pending.wait(max(0.0, until - time.monotonic()))
-        except TimeoutError:
-            raise WaitTimeout(f"the operation has not ended within {seconds:g} s, and goes on") from None
+    def _settle(self, seconds: float | None) -> bool:
+        until = None if seconds is None else time.monotonic() + seconds
+        return all(pending.settle(until and until - time.monotonic()) for pending in self._pendings)
 
     def synchronize(self) -> None:
         self.wait()
@@ -76,14 +83,16 @@ class RingWork(Work):
     _source_rank = source_rank
 
     def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
-        with _FOLLOWING:
-            if self._future is None:
-                self._future = self._follow()
-            return self._future
+        """One, whoever asks. Without a lock: a finalizer may ask in the middle of this."""
+        mine = vars(self)
+        future: torch.futures.Future[list[torch.Tensor]] = mine.get("future") or mine.setdefault(
+            "future", self._follow()
+        )
+        return future
 
     def _follow(self) -> "torch.futures.Future[list[torch.Tensor]]":
         ended: torch.futures.Future[None] = torch.futures.Future()
-        when_all_done(self._pendings, lambda: follow(lambda: ended.set_result(None)))
+        when_all_done(self._pendings, lambda: follow(lambda: ended.set_result(None), self._name()))
         return ended.then(self._outcome)
 
     def _outcome(self, _: object) -> list[torch.Tensor]:
@@ -95,14 +104,10 @@ class RingWork(Work):
 
 def when_all_done(pendings: Sequence[Pending[Any]], callback: Callable[[], object]) -> None:
     """Call back once, on whatever thread brings the end."""
-    left, lock = len(pendings), threading.Lock()
+    ended = count(1)  # counts in one step, without a lock
 
     def one_done() -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            last = left == 0
-        if last:
+        if next(ended) == len(pendings):
             callback()
 
     for pending in pendings:

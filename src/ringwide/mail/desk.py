@@ -7,7 +7,7 @@ from ringwide.collective.deadlines import Clock
 from ringwide.errors import CollectiveAborted, MessageMismatch, RingwideError
 from ringwide.mail.correspondent import Correspondent
 from ringwide.mail.letter import Incoming, Letter, Outgoing
-from ringwide.protocol.frame import Kind, news
+from ringwide.protocol.frame import HEADER_BYTES, Kind, news
 
 AnyLetter = Outgoing | Incoming
 LEAVING_SECONDS = 0.5
@@ -42,15 +42,17 @@ class Desk:
         segment_bytes: int,
         on_open: Callable[[], None],
         epoch: int,
+        kept_limit_bytes: int,
     ) -> None:
         self.rank, self.links, self.segment_bytes, self.epoch = rank, links, segment_bytes, epoch
         self._clock, self._on_open = clock, on_open
-        self.mail_with = {peer: Correspondent(rank, peer) for peer in links}
+        self.kept_limit_bytes = kept_limit_bytes
+        self.mail_with = {peer: Correspondent(rank, peer, kept_limit_bytes) for peer in links}
         self.open: dict[AnyLetter, None] = {}  # in the order in which they were opened
         self.over: RingwideError | None = None
 
     def enter(self, letter: AnyLetter) -> None:
-        letter.opened_at = letter.progress_at = letter.warned_at = self._clock.time()
+        letter.opened_at = letter.progress_at = self._clock.time()
         self.open[letter] = None
         self._on_open()
 
@@ -59,9 +61,14 @@ class Desk:
             del self.open[letter]
             letter.on_done(error)
 
-    def tell(self, peer: int, frame: bytes) -> None:
-        if self.over is None and self.mail_with[peer].departed is None:
+    def tell(self, peer: int, frame: bytes, owner: Owner | None = None) -> None:
+        """`owner`, if there is one, is told when the frame has left."""
+        if self.over is not None or self.mail_with[peer].departed is not None:
+            return
+        if owner is None:
             self.links[peer].tell_mail(frame)
+        else:
+            self.links[peer].send_mail(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:], owner=owner, number=0)
 
     def say(self, peer: int, kind: Kind, number: int, text: str = "") -> None:
         self.tell(peer, news(kind, text, collective=number, epoch=self.epoch))

@@ -18,7 +18,7 @@ class Letter:
         self.on_done = on_done
         self.number = 0
         self.progress, self.progress_seen = 0, -1
-        self.opened_at = self.progress_at = self.warned_at = 0.0
+        self.opened_at = self.progress_at = 0.0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
@@ -37,7 +37,7 @@ class Letter:
 
 
 class Sender(Protocol):
-    """Who sends on, when a part has left."""
+    """Who sends on, when a segment has left."""
 
     def send_on(self, letter: "Outgoing", /) -> None: ...
 
@@ -56,7 +56,6 @@ class Outgoing(Letter):
         self.accepted = False
         self.next_segment = 0  # that goes to the lane
         self.in_lane = 0  # segments that the lane has and the kernel has not
-        self.sending = False  # somebody is just giving segments to the lane
 
     @property
     def way(self) -> str:
@@ -97,6 +96,7 @@ class Incoming(Letter):
         self.take_memory = take_memory
         self.memory = memoryview(b"")
         self.landed = 0  # bytes, in whole segments
+        self.landing = False  # the lane has a place in it, for the next segment
 
     @property
     def way(self) -> str:
@@ -128,4 +128,5 @@ class Incoming(Letter):
         if payload.obj is not place.obj:  # else it has landed right there
             place[:] = payload
         self.landed += len(payload)
+        self.landing = False
         self.progress += 1

@@ -19,10 +19,20 @@ from ringwide.mail.patience import Patience
 from ringwide.mail.receiving import Receiving
 from ringwide.mail.sending import Sending
 from ringwide.protocol.frame import DATA, Header, Kind, news
-from ringwide.protocol.mail import read_offer
+from ringwide.protocol.mail import KEPT_LIMIT_BYTES, read_offer, read_wanted
 from ringwide.transport.scratch import Scratch
 
-_KINDS = (DATA, Kind.OFFER, Kind.ACCEPT, Kind.DECLINE, Kind.WITHDRAW, Kind.ABORT)
+_KINDS = (
+    DATA,
+    Kind.OFFER,
+    Kind.ACCEPT,
+    Kind.DECLINE,
+    Kind.WITHDRAW,
+    Kind.HELD,
+    Kind.LATER,
+    Kind.WANTED,
+    Kind.ABORT,
+)
 
 
 class LaneLike(Protocol):
@@ -50,9 +60,16 @@ class PostOffice:
         on_open: Callable[[], None],
         on_lane_ended: Callable[[int, Exception], None],
         epoch: int = 0,
+        kept_limit_bytes: int = KEPT_LIMIT_BYTES,
     ) -> None:
         self._desk = Desk(
-            rank=rank, links=links, clock=clock, segment_bytes=segment_bytes, on_open=on_open, epoch=epoch
+            rank=rank,
+            links=links,
+            clock=clock,
+            segment_bytes=segment_bytes,
+            on_open=on_open,
+            epoch=epoch,
+            kept_limit_bytes=kept_limit_bytes,
         )
         self._sending, self._receiving = Sending(self._desk), Receiving(self._desk)
         self._patience = Patience(
@@ -138,6 +155,12 @@ class PostOffice:
                 self._receiving.hear_data(mail, header, payload)
             case Kind.OFFER:
                 self._receiving.hear_offer(mail, read_offer(header, payload))
+            case Kind.HELD:
+                self._receiving.hear_held(mail, read_offer(header, payload))
+            case Kind.LATER:
+                self._sending.hear_later(mail, number)
+            case Kind.WANTED:
+                self._sending.hear_wanted(mail, *read_wanted(payload))
             case Kind.ACCEPT:
                 self._sending.hear_accept(mail, number)
             case Kind.DECLINE:
@@ -160,12 +183,16 @@ class PostOffice:
         else:
             self._receiving.hear_withdrawn(mail, number, reason)
 
-    def lost(self, lane: LaneLike, reason: Exception) -> None:
-        """A mail lane has ended."""
+    def ended(self, lane: LaneLike) -> None:
+        """All that comes on a mail lane has come."""
         mail = self._desk.mail_with[lane.peer]
         mail.lane_ended = True
         if mail.departed is not None:
             self._fail_all(mail.arriving.values(), mail.departed)
+
+    def lost(self, lane: LaneLike, reason: Exception) -> None:
+        """A mail lane has ended, and not as it should."""
+        self.ended(lane)
         self._on_lane_ended(lane.peer, reason)
 
     # -- the end

@@ -8,8 +8,31 @@ from ringwide.mail.correspondent import Correspondent
 from ringwide.mail.desk import Desk
 from ringwide.mail.letter import Incoming, Outgoing
 from ringwide.mail.sending import offer_of
-from ringwide.protocol.frame import Header, Kind
-from ringwide.protocol.mail import UNANSWERED_LIMIT, Matching, Offer, dtype_in
+from ringwide.protocol.frame import Header, Kind, news
+from ringwide.protocol.mail import Matching, Offer, Space, dtype_in, wanted
+
+
+class PutOff:
+    """Tells one peer that what it has shown is not wanted now: all up to the last, in one frame at a time."""
+
+    def __init__(self, desk: Desk, peer: int) -> None:
+        self._desk, self._peer = desk, peer
+        self._last = self._told = 0
+        self._in_lane = False
+
+    def add(self, number: int) -> None:
+        self._last = number
+        self._tell()
+
+    def _tell(self) -> None:
+        if not self._in_lane and self._told < self._last:
+            self._in_lane, self._told = True, self._last
+            frame = news(Kind.LATER, "", collective=self._last, epoch=self._desk.epoch)
+            self._desk.tell(self._peer, frame, owner=self)
+
+    def sent(self) -> None:
+        self._in_lane = False
+        self._tell()
 
 
 class Receiving:
@@ -18,6 +41,8 @@ class Receiving:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._matching: Matching[Incoming] = Matching()
+        self._showing: dict[int, set[int]] = {space: set() for space in Space}  # who has ever shown something
+        self._put_off = {peer: PutOff(desk, peer) for peer in desk.mail_with}
         self._own: dict[int, Outgoing] = {}  # to ourselves
         self._own_count = 0
 
@@ -25,6 +50,14 @@ class Receiving:
         found = self._matching.posted(letter, letter.source, letter.space, letter.tag)
         if found is not None:
             self._match(letter, *found)
+        else:
+            self._ask_for(letter)
+
+    def _ask_for(self, letter: Incoming) -> None:
+        """Perhaps somebody has it, and holds it."""
+        for peer in self._showing[letter.space]:
+            if letter.source in (None, peer):
+                self._desk.tell(peer, wanted(letter.space, letter.tag, self._desk.epoch))
 
     def offer_own(self, letter: Outgoing) -> None:
         self._own_count += 1
@@ -41,13 +74,14 @@ class Receiving:
 
     def stop(self, letter: Incoming, reason: str, *, leaving: bool) -> None:
         """It is given up here. From now on nobody writes to its memory."""
-        if self._matching.cancelled(letter, letter.space, letter.tag):
+        if self._matching.cancelled(letter, letter.source, letter.space, letter.tag):
             return
         assert letter.peer is not None, "what does not wait for an offer has had one"
         mail = self._desk.mail_with[letter.peer]
         del mail.arriving[letter.number]
         mail.unwanted[letter.number] = letter.nbytes - letter.landed
-        self._desk.links[mail.peer].forget_mail(letter.number)
+        if letter.landing:
+            self._desk.links[mail.peer].forget_mail(letter.number)
         self._desk.say_withdrawn(mail.peer, letter.number, reason, leaving=leaving)
 
     def forget_offers_of(self, peer: int) -> None:
@@ -104,11 +138,22 @@ class Receiving:
 
     def hear_offer(self, mail: Correspondent, offer: Offer) -> None:
         mail.expect_offer(offer.number)
-        if self._matching.unanswered(mail.peer) >= UNANSWERED_LIMIT:
-            raise RemoteProtocolError(f"rank {mail.peer} has more than {UNANSWERED_LIMIT} offers without an answer")
+        limit = self._desk.kept_limit_bytes
+        if self._matching.kept_of(mail.peer, offer.space) >= limit:
+            raise RemoteProtocolError(f"rank {mail.peer} has offered more than the {limit} bytes that are kept here")
         letter = self._matching.offered(mail.peer, offer)
         if letter is not None:
             self._match(letter, mail.peer, offer)
+
+    def hear_held(self, mail: Correspondent, offer: Offer) -> None:
+        """Now or later: it is not kept here."""
+        mail.expect_offer(offer.number)
+        self._showing[offer.space].add(mail.peer)
+        letter = self._matching.offered(mail.peer, offer, keep=False)
+        if letter is not None:
+            self._match(letter, mail.peer, offer)
+        else:
+            self._put_off[mail.peer].add(offer.number)
 
     def place_for(self, mail: Correspondent, header: Header) -> memoryview | None:
         """Where this segment lands. None: it was given up, or was never accepted."""
@@ -116,6 +161,7 @@ class Receiving:
         if letter is None:
             return None
         letter.check(header, self._desk.segment_bytes)
+        letter.landing = True
         return letter.place(header.payload_bytes)
 
     def hear_data(self, mail: Correspondent, header: Header, payload: memoryview) -> None:

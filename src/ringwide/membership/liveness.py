@@ -4,6 +4,8 @@ Rules:
 - A thread, because a training step blocks the event loop for as long as it likes: such a rank still answers. One that
   is frozen does not, nor one behind a link that has gone silent.
 - Nobody asks while collectives are quick. The thread sleeps, and nothing travels.
+- Few questions wait for an answer at a time. Were the connection full of them, the kernel would end it on account of a
+  rank that holds the interpreter for long, before `suspect_after_seconds` says so.
 - Whatever is heard of a rank counts, on any of its lanes (`silence.py` counts it).
 """
 
@@ -22,13 +24,14 @@ from ringwide.protocol.vital import SIGN_BYTES, Sign, SignKind, read_sign
 from ringwide.transport.lane import Lane
 from ringwide.transport.link import Link
 from ringwide.transport.sockets import unacknowledged_bytes
-from ringwide.transport.wire import Wire
+from ringwide.transport.wire import CutOff, Wire
 
 logger = logging.getLogger("ringwide.membership")
 
 LONGEST_BEAT_SECONDS = 0.125
 STUCK_BYTES = 64 * 1024
 _CLOSING_SECONDS = 1.0
+_MOST_QUESTIONS = 64
 
 OnSilent = Callable[[Sequence[int], float], None]
 OnLost = Callable[[int, Exception], None]
@@ -43,12 +46,15 @@ class Pulse:
         self.sign_at = 0.0
         self.bytes_seen = 0  # on the other lanes of this peer
         self.ended = False
+        self.asked = 0  # questions without an answer
         self._inbox = bytearray()
         self._room = memoryview(bytearray(64 * SIGN_BYTES))
 
     def signs(self, size: int) -> list[Sign]:
         """Some of those that have come, few enough. EOFError, OSError or RemoteProtocolError end the lane."""
         count = self._receive()
+        if count == 0 and self._inbox:
+            raise CutOff("it closed the connection in the middle of a sign of life")
         if count == 0:
             raise EOFError("it closed the connection")
         if count is not None:
@@ -63,15 +69,18 @@ class Pulse:
         except (BlockingIOError, InterruptedError):
             return None
 
-    def say(self, sign: Sign) -> None:
+    def say(self, sign: Sign) -> bool:
         """A sign for which there is no room is dropped: the peer does not read, and the next says as much."""
         try:
             if self.wire.unsent:
                 self.wire.flush()
-            if not self.wire.unsent and self.wire.send([sign.pack()]) < SIGN_BYTES:
+            if self.wire.unsent:
+                return False
+            if self.wire.send([sign.pack()]) < SIGN_BYTES:
                 raise OSError("the vital lane took only a part of a sign")
         except (BlockingIOError, InterruptedError):
-            return
+            return False
+        return True
 
 
 class Liveness:
@@ -216,6 +225,7 @@ class Liveness:
         if sign.kind == SignKind.QUESTION:
             pulse.say(self._sign(SignKind.ANSWER, sign.stamp))
         else:
+            pulse.asked = max(0, pulse.asked - 1)
             self.slowness.note_round_trip(pulse.peer, self._monotonic() - sign.stamp / 1e9)
 
     def _sign(self, kind: SignKind, stamp: int) -> Sign:
@@ -235,9 +245,13 @@ class Liveness:
         self._note_who_is_slow()
         for pulse in self._living():
             try:
-                pulse.say(self._sign(SignKind.QUESTION, int(self._monotonic() * 1e9)))
+                if pulse.asked < _MOST_QUESTIONS and pulse.say(self._sign(SignKind.QUESTION, self._stamp())):
+                    pulse.asked += 1
             except (OSError, RemoteProtocolError) as error:
                 self._end(pulse, error)
+
+    def _stamp(self) -> int:
+        return int(self._monotonic() * 1e9)
 
     def _look_at_lanes(self, pulse: Pulse, now: float) -> None:
         received = self._bytes_from(pulse.peer)

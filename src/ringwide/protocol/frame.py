@@ -20,7 +20,7 @@ from xxhash import xxh3_64_intdigest
 from ringwide.errors import CorruptFrame, RemoteProtocolError
 
 MAGIC = int.from_bytes(b"RW", "little")
-VERSION = 3
+VERSION = 4
 NEWS_LIMIT_BYTES = 4096
 """The largest payload of any frame that carries words instead of numbers."""
 
@@ -32,7 +32,7 @@ _FIELDS_BYTES = _CHECKED_BYTES - _PAYLOAD_CHECK.size
 
 
 class Kind(IntEnum):
-    """What a frame is. The handshake uses the first four, a joined ring the others, mail lanes the last four."""
+    """What a frame is. The handshake uses the first four, mail lanes those from OFFER, every lane ends with END."""
 
     HELLO = 1
     WELCOME = 2
@@ -49,10 +49,15 @@ class Kind(IntEnum):
     ACCEPT = 24
     DECLINE = 25
     WITHDRAW = 26
+    END = 27
+    HELD = 28
+    LATER = 29
+    WANTED = 30
 
 
 LAST_OF_COLLECTIVES = int(Kind.TIMEOUT)
-DATA = int(Kind.DATA)  # a plain number: members of an enum are slow to look up, and this one is looked up per frame
+DATA = int(Kind.DATA)  # plain numbers: members of an enum are slow to look up, and these are looked up per frame
+END = int(Kind.END)
 _KINDS = frozenset(int(kind) for kind in Kind)
 
 

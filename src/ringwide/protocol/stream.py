@@ -94,6 +94,11 @@ class FrameReader:
         return [self._staging[self._filled :]] if self._filled else self._whole_staging
 
     @property
+    def inside_a_frame(self) -> bool:
+        """A frame has begun and is not complete: this is no place for a stream to end."""
+        return self._place is not None or self._filled > 0
+
+    @property
     def missing(self) -> int:
         """How many bytes are certain to come before anything can happen: those of the payload that is being landed."""
         return 0 if self._place is None else len(self._place) - self._landed

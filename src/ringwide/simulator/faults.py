@@ -29,6 +29,7 @@ class FaultKind(Enum):
     RESET = "reset"  # connections of two ranks break, and one end learns of it, or both
     HOLE = "hole"  # what is sent does not arrive, one way or both, on one link or on all of a rank
     FREEZE = "freeze"  # a rank does nothing, while its connections stay open
+    COMPUTE = "compute"  # a rank reads nothing for a while, and answers questions whether it lives
     LATE = "late"  # a rank makes a call late, or not at all
     DAMAGE = "damage"  # a frame is repeated, overtaken, of an old epoch, or has a flipped bit
 
@@ -51,6 +52,7 @@ _ODDS = (
     *[FaultKind.RESET] * 3,
     *[FaultKind.HOLE] * 3,
     *[FaultKind.FREEZE] * 3,
+    *[FaultKind.COMPUTE] * 2,
     FaultKind.LATE,
     *[FaultKind.DAMAGE] * 2,
 )
@@ -131,6 +133,8 @@ def _fault(chance: Random, size: int, kind: FaultKind, call: int, delay: float, 
     outward, inward = chance.choice(((True, True), (True, True), (True, False), (False, True)))
     if kind is FaultKind.LATE:
         lasts = chance.choice((_SUSPECTED, _SUSPECTED, _NEVER))
+    elif kind is FaultKind.COMPUTE:
+        lasts = chance.choice((_SOON, _SUSPECTED))
     else:
         lasts = chance.choice((_SOON, _SUSPECTED, _LATE, _NEVER, _NEVER))
     return Fault(

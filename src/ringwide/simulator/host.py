@@ -10,15 +10,18 @@ Event = Callable[[], object]
 
 
 class Host:
-    """The process of one rank. What should happen there waits while it is frozen, and never happens to the dead."""
+    """The process of one rank. What should happen there waits while it is frozen, and never happens to the dead.
 
-    __slots__ = ("_clock", "_deferred", "_freezes", "_order", "alive", "frozen")
+    One that computes is frozen to its own events, but it answers: it is not silent.
+    """
+
+    __slots__ = ("_clock", "_deferred", "_freezes", "_order", "_silences", "alive", "frozen")
 
     def __init__(self, clock: VirtualClock, order: Random) -> None:
         self._clock, self._order = clock, order
         self._deferred: list[Event] = []
         self.alive, self.frozen = True, False
-        self._freezes = 0
+        self._freezes = self._silences = 0
 
     def time(self) -> float:
         return self._clock.now
@@ -38,13 +41,19 @@ class Host:
     def defer(self, event: Event) -> None:
         self._deferred.append(event)
 
-    def freeze(self) -> None:
+    @property
+    def silent(self) -> bool:
+        return self._silences > 0
+
+    def freeze(self, *, computing: bool = False) -> None:
         self._freezes += 1
+        self._silences += not computing
         self.frozen = True
 
-    def thaw(self) -> None:
+    def thaw(self, *, computing: bool = False) -> None:
         """All that waited happens at once, in any order, as when an event loop finds many things ready."""
         self._freezes -= 1
+        self._silences -= not computing
         if self._freezes:
             return
         self.frozen = False

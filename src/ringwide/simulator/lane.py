@@ -5,29 +5,34 @@ Rules:
 - A queued payload is read from memory at the moment it leaves, so whoever reuses that memory too early is found out.
 - A connection holds `capacity_bytes` that the other side has not read; more does not leave.
 - Nothing that one rank does calls another rank: everything that crosses is an event of its own.
+- A lane ends as a real one does: with END in both directions. Any other end is a loss.
 - What is sent into a hole waits there, as it does in a kernel that sends it again and again: if the hole closes, it
   arrives. So does the news that something was read.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
 
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.operation import Owner
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, Header, seal
+from ringwide.protocol.frame import END, HEADER_BYTES, Header, Kind, framed, seal
 from ringwide.protocol.stream import FrameReader
+from ringwide.protocol.vital import VITAL_LANE
 from ringwide.simulator.clock import VirtualClock
 from ringwide.simulator.damage import garbled, stale
 from ringwide.simulator.faults import Damage
 from ringwide.simulator.host import Event, Host
 from ringwide.simulator.parcel import Parcel
 from ringwide.simulator.scenario import Scenario
+from ringwide.transport.ending import Ending
 from ringwide.transport.scratch import Scratch
+from ringwide.transport.wire import CutOff
 
 _LONG_PAUSE = 20
+_END_FRAME = framed(Kind.END, b"")
 
 
 class Around(Protocol):
@@ -53,24 +58,28 @@ class SimulatedLane:
         "_chance",
         "_clock",
         "_departing",
-        "_ended",
         "_finishing",
         "_gone",
         "_held",
         "_holes",
         "_host",
         "_inbox",
+        "_keeping",
         "_last_arrival",
         "_network",
         "_next",
         "_queue",
         "_reader",
         "_sealed",
+        "_sent",
+        "_stream_ended",
         "_unread",
         "_weather",
         "closed",
         "damage",
+        "ended",
         "index",
+        "on_end",
         "other",
         "peer",
         "rank",
@@ -82,8 +91,9 @@ class SimulatedLane:
 
     def __init__(self, network: Around, rank: int, peer: int, index: int) -> None:
         self.rank, self.peer, self.index = rank, peer, index
-        self.closed = False
-        self.received = 0  # bytes
+        self.closed = self.ended = False
+        self.on_end: Callable[[], None] = _nobody
+        self.received = self._sent = 0  # bytes
         self.damage: Damage | None = None  # of the next frame
         scenario = network.scenario
         self._network, self._clock, self._weather = network, network.clock, scenario.weather
@@ -92,13 +102,14 @@ class SimulatedLane:
         self._departing = False  # a departure has been arranged
         self._unread = 0  # bytes that have left here and were not read there
         self._last_arrival = 0.0
-        self._finishing = False  # close when the queue is empty
+        self._finishing = False  # nothing is sent after what is queued
         self._gone = False  # this end was told of a reset, the other one will be when it sends
         self._holes = 0  # nothing that is sent here arrives while there are any
         self._held: list[Event] = []  # what waits for the end of the hole
         self._inbox = bytearray()
-        self._ended = False  # nothing comes after the inbox
+        self._stream_ended = False  # nothing comes after the inbox
         self.scratch = Scratch()
+        self._keeping = scenario.keeping
         self._sealed, self._next = scenario.sealed, 0  # the number of the frame that leaves next
         self._reader: FrameReader | None = None  # most lanes of a short life are never used
 
@@ -116,12 +127,19 @@ class SimulatedLane:
     # -- sending
 
     def send(self, header: bytes, payload: bytes | memoryview, owner: Owner | None, collective: int) -> None:
-        if self.closed:
+        if self.closed or self._finishing:
             return
         if owner is not None and (self.rank, collective) in self._network.over:
             self._network.report(f"rank {self.rank} sends memory of collective {collective}, which is over there")
+        if owner is not None and self._keeping:
+            self._put(Parcel([header, bytes(payload)], None, collective))
+            owner.sent()
+        else:
+            self._put(Parcel([header, payload if owner is not None else bytes(payload)], owner, collective))
+
+    def _put(self, parcel: Parcel) -> None:
         waiting = bool(self._queue)
-        self._queue.append(Parcel([header, payload if owner is not None else bytes(payload)], owner, collective))
+        self._queue.append(parcel)
         if self.damage is not None:
             self._do_damage(self.damage)
         if waiting or self._departing:
@@ -156,8 +174,8 @@ class SimulatedLane:
                 parcel.owner.sent()
         if self._queue:
             self._depart_later()
-        elif self._finishing:
-            self.close()
+        else:
+            self._close_if_over()
 
     def _close_up(self, parcel: Parcel) -> None:
         """As a real lane does, it seals a frame when it begins to leave: until then it may be forgotten."""
@@ -175,6 +193,7 @@ class SimulatedLane:
 
     def _transmit(self, data: bytes) -> None:
         self._unread += len(data)
+        self._sent += len(data)
         if self.damage is Damage.GARBLED:
             self.damage, data = None, garbled(data, 1 - self._chance() ** 3)  # seldom in the header
         self._cross(partial(self.other._deliver, data))
@@ -207,11 +226,6 @@ class SimulatedLane:
         queue = self._queue
         return bool(queue) and any(parcel.owner is not None and parcel.collective == collective for parcel in queue)
 
-    @property
-    def owes_bytes(self) -> bool:
-        """Something has not left yet, or was not read by the other side."""
-        return not self.closed and (bool(self._queue) or self._unread > 0)
-
     # -- receiving
 
     def _deliver(self, data: bytes) -> None:
@@ -229,7 +243,7 @@ class SimulatedLane:
 
     def _deliver_end(self) -> None:
         self._network.note(self, 0)
-        self._ended = True
+        self._stream_ended = True
         self._read()
 
     def _read(self) -> None:
@@ -250,8 +264,14 @@ class SimulatedLane:
                 reader.received(count)
         except RemoteProtocolError as error:  # a real lane makes a loss of any exception; here all others are findings
             self._lose(error)
-        if self._ended:
-            self._lose(EOFError("it closed the connection"))
+        if self._stream_ended:
+            self._lose(self._end_of_file(reader))
+
+    @staticmethod
+    def _end_of_file(reader: FrameReader) -> EOFError:
+        if reader.inside_a_frame:
+            return CutOff("it closed the connection in the middle of a frame")
+        return EOFError("it closed the connection")
 
     def _cross_back(self, count: int) -> None:
         """So much was read. Though it takes no time, it cannot cross a hole."""
@@ -278,6 +298,9 @@ class SimulatedLane:
         return self._network.dispatchers[self.rank].landing(self, header)
 
     def _arrived(self, header: Header, payload: memoryview) -> None:
+        if self.ended or header.kind == END:
+            self._hear_end()
+            return
         self._network.dispatchers[self.rank].arrived(self, header, payload)
 
     # -- what may strike
@@ -335,15 +358,39 @@ class SimulatedLane:
         if not self.closed:
             self.closed = self._gone = True
             self._queue.clear()
-            self._network.dispatchers[self.rank].lost(self, ConnectionResetError("connection reset by peer"))
+            self.on_end()
+            self._tell_of_loss(ConnectionResetError("connection reset by peer"))
 
     # -- the end
 
     def finish(self) -> None:
-        """Close when everything has left."""
-        self._finishing = True
-        if not self._queue:
+        """Say END behind all that is queued. The lane closes when the peer has said it too."""
+        if not self._finishing:
+            self.send(_END_FRAME, b"", None, 0)
+            self._finishing = True
+            self._close_if_over()
+
+    def _hear_end(self) -> None:
+        if self.ended:
+            raise RemoteProtocolError("a frame came after the END of its lane")
+        self.ended = True
+        self._close_if_over()
+        self.on_end()
+
+    def _close_if_over(self) -> None:
+        if self.ended and self._finishing and not self._queue:
             self.close()
+
+    @property
+    def delivered(self) -> bool:
+        return self._finishing and not self._queue and not self._unread
+
+    @property
+    def moved(self) -> int:
+        return self._sent + self.received - self._unread
+
+    def reset(self) -> None:
+        self.close(abrupt=True)
 
     def close(self, *, abrupt: bool = False) -> None:
         """An abrupt end overtakes what is on its way; any other comes after it."""
@@ -355,16 +402,30 @@ class SimulatedLane:
             self._clock.call_later(self._network.delay(), self.other.break_off)
         else:
             self._cross(self.other.break_off if abrupt else self.other._deliver_end)
+        self.on_end()
 
     def _lose(self, reason: Exception) -> None:
         if not self.closed:
             self.close()
-            self._network.dispatchers[self.rank].lost(self, reason)
+            self._tell_of_loss(reason)
+
+    def _tell_of_loss(self, reason: Exception) -> None:
+        dispatcher = self._network.dispatchers[self.rank]
+        if self.ended and isinstance(reason, EOFError | OSError):
+            return  # after END there is nothing to lose
+        if self.index == VITAL_LANE:
+            dispatcher.parting.vital_lane_ended(self.peer, reason)
+        else:
+            dispatcher.lost(self, reason)
 
     def dissolve(self) -> None:
         """This lane, its peer and its reader know each other."""
         del self.other
         self._reader = None
+        self.on_end = _nobody
+
+
+def _nobody() -> None: ...
 
 
 def _fill(room: Sequence[memoryview], inbox: bytearray) -> int:
@@ -380,12 +441,21 @@ def _fill(room: Sequence[memoryview], inbox: bytearray) -> int:
     return count
 
 
-class SimulatedLink:
-    """All lanes from one rank to another."""
+class SimulatedLink(Ending):
+    """All lanes from one rank to another. The vital one carries no frames: it ends with the rank itself."""
 
-    def __init__(self, lanes: Sequence[SimulatedLane], vital: SimulatedLane) -> None:
+    def __init__(self, peer: int, lanes: Sequence[SimulatedLane], vital: SimulatedLane) -> None:
+        super().__init__(peer)
         self.lanes, self.vital = lanes, vital
-        self.all_lanes = [*lanes, vital]
+        for lane in lanes:
+            lane.on_end = self.lane_has_ended
+
+    @property
+    def connections(self) -> list[SimulatedLane]:
+        return [*self.lanes, self.vital]
+
+    def all_lanes(self) -> Collection[SimulatedLane]:
+        return self.lanes
 
     def send_express(self, header: bytes, payload: memoryview) -> None:
         self.lanes[0].send(header, payload, None, 0)

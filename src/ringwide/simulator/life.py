@@ -23,6 +23,9 @@ from ringwide.simulator.strikes import strike
 from ringwide.simulator.verdict import explains, follows, is_deaf, must_fail
 from ringwide.simulator.vitals import SimulatedVitals
 
+_HASTE = 0.1
+"""It does not take long to leave."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -82,6 +85,9 @@ class Life:
         self._planners, self._plans = planners, dict[tuple[int, Call], Plan]()
         self.network = Network(self.scenario, planners, Random(seed * 1_000_003 + timing), self.report)
         self.ranks = [Rank(self, rank) for rank in range(self.scenario.size)]
+        for rank in self.ranks:
+            for link in self.network.links[rank.rank].values():
+                link.on_ended = rank.dispatcher.parting.stream_ended
         self.network.dispatchers = [rank.dispatcher for rank in self.ranks]
         self._connect_vitals()
 
@@ -135,16 +141,26 @@ class Life:
 
     def submitted(self, rank: int, index: int) -> None:
         """A rank has made a call: some time after that, faults strike."""
+        first = self.scenario.fault
+        if (rank, index) == (first.rank, first.call) and not self.scenario.strikes_on_the_way_out:
+            self._strike_soon()
+
+    def leaving(self, rank: int) -> None:
+        if rank == self.scenario.fault.rank and self.scenario.strikes_on_the_way_out:
+            self._strike_soon(_HASTE)
+
+    def _strike_soon(self, haste: float = 1.0) -> None:
         first, *others = self.scenario.faults
-        if (rank, index) != (first.rank, first.call) or first.kind is FaultKind.NONE:
+        if first.kind is FaultKind.NONE:
             return
-        self.network.clock.call_later(first.delay, partial(self._strike, first))
+        delay = first.delay * haste
+        self.network.clock.call_later(delay, partial(self._strike, first))
         for second in others:
-            self.network.clock.call_later(first.delay + second.delay, partial(self._strike, second))
+            self.network.clock.call_later(delay + second.delay, partial(self._strike, second))
 
     def _strike(self, fault: Fault) -> None:
         rank = self.ranks[fault.rank]
-        if fault.kind is FaultKind.KILL and rank.left:
+        if fault.kind is FaultKind.KILL and rank.hung_up:
             return
         self.struck.append((self.network.clock.now, fault))
         if fault.kind is FaultKind.ABORT:

@@ -34,15 +34,15 @@ class Network:
         ]
         for rank, links in enumerate(self.links):
             for peer, link in links.items():
-                for lane, other in zip(link.all_lanes, self.links[peer][rank].all_lanes, strict=True):
+                for lane, other in zip(link.connections, self.links[peer][rank].connections, strict=True):
                     lane.other = other
-        self._lanes = [[lane for link in links.values() for lane in link.all_lanes] for links in self.links]
+        self._lanes = [[lane for link in links.values() for lane in link.connections] for links in self.links]
 
     def _link(self, rank: int, peer: int, planner: Planner) -> SimulatedLink:
         """An express lane and a vital one to everybody, bulk lanes where they are needed: as in a real ring."""
         lanes = 1 + self.scenario.lanes if planner.exchanges_bulk(peer) else 1
         vital = self._lane(rank, peer, VITAL_LANE)
-        return SimulatedLink([self._lane(rank, peer, index) for index in range(lanes)], vital)
+        return SimulatedLink(peer, [self._lane(rank, peer, index) for index in range(lanes)], vital)
 
     def _lane(self, rank: int, peer: int, index: int) -> SimulatedLane:
         return SimulatedLane(self, rank, peer, index)

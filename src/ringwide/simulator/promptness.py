@@ -28,6 +28,8 @@ def _patience(fault: Fault) -> float:
             return 2 * _SUSPECTED + GOODBYE_GRACE_SECONDS  # the deaf one asks, and so is heard, until it gives up
         case FaultKind.HOLE | FaultKind.FREEZE:
             return _SUSPECTED + GOODBYE_GRACE_SECONDS
+        case FaultKind.COMPUTE:
+            return fault.lasts + 2 * _SUSPECTED + GOODBYE_GRACE_SECONDS  # a second fault waits for it
         case FaultKind.LATE:
             return inf if fault.lasts == inf else fault.lasts
         case FaultKind.DAMAGE if fault.damage is Damage.SWAPPED:
@@ -41,4 +43,4 @@ def woken_at(rank: int, struck: Iterable[tuple[float, Fault]]) -> float:
 
 
 def _freezes(fault: Fault, rank: int) -> bool:
-    return fault.kind is FaultKind.FREEZE and fault.rank == rank
+    return fault.kind in (FaultKind.FREEZE, FaultKind.COMPUTE) and fault.rank == rank

@@ -6,16 +6,15 @@ from typing import Protocol
 from ringwide.collective.coder import Coder
 from ringwide.collective.collective import Collective
 from ringwide.collective.dispatch import Dispatcher
+from ringwide.collective.leaving import Leaving
 from ringwide.collective.plan import Plan
-from ringwide.errors import PeerLost, RingwideError
+from ringwide.errors import PeerLost, RingClosed, RingwideError
 from ringwide.simulator.calling import Call
 from ringwide.simulator.faults import TIMEOUT_SECONDS
 from ringwide.simulator.memory import Material, Memory
 from ringwide.simulator.network import Network
 from ringwide.simulator.scenario import Scenario
 from ringwide.simulator.workshop import SimulatedWorkshop
-
-_LEAVE_SECONDS = 1.0
 
 
 class Surroundings(Protocol):
@@ -32,6 +31,8 @@ class Surroundings(Protocol):
 
     def submitted(self, rank: int, index: int) -> None: ...
 
+    def leaving(self, rank: int) -> None: ...
+
     def check_ending(self, rank: int, index: int, memory: Memory, error: RingwideError | None) -> None: ...
 
 
@@ -41,6 +42,7 @@ class Rank:
     def __init__(self, life: Surroundings, rank: int) -> None:
         scenario = life.scenario
         self.rank, self.left, self.left_at = rank, False, 0.0
+        self.hung_up = False  # it has left, and all have read what it sent
         self.endings: dict[int, RingwideError | None] = {}
         self.called_at: dict[int, float] = {}
         self.ended_at: dict[int, float] = {}
@@ -104,7 +106,8 @@ class Rank:
         if self.calls[index].awaited:
             self.call_later(index + 1)
         if len(self.endings) == len(self.calls) and self._leaves():
-            self.host.call_later(self._scenario.weather.pause * self._network.chance(), self.leave)
+            haste = 0.0 if self._scenario.strikes_on_the_way_out else 1.0
+            self.host.call_later(haste * self._scenario.weather.pause * self._network.chance(), self.leave)
 
     def _leaves(self) -> bool:
         lost = any(isinstance(error, PeerLost) for error in self.endings.values())
@@ -122,21 +125,33 @@ class Rank:
             self._ended(index, memory, None)
 
     def die(self, *, abrupt: bool) -> None:
-        if not self.left:
+        if not self.hung_up:
             self.host.alive = False
             for lane in self._network.lanes_of(self.rank):
                 lane.close(abrupt=abrupt)
 
     def leave(self) -> None:
         self.left, self.left_at = True, self.host.time()
+        parting, vitals = self.dispatcher.parting, self.dispatcher.deadlines.vitals
+        assert vitals is not None
         self.dispatcher.say_goodbye("it is done")
-        for lane in self._network.lanes_of(self.rank):
-            lane.finish()
-        self.host.call_later(_LEAVE_SECONDS, self._hang_up)
+        self.dispatcher.close(RingClosed("this ring has been left"))
+        parting.leaving = Leaving(
+            links=self._network.links[self.rank],
+            clock=self.host,
+            timeout_seconds=TIMEOUT_SECONDS,
+            warn_after_seconds=TIMEOUT_SECONDS / 2,
+            vitals=vitals,
+            on_done=self._hang_up,
+        )
+        self._life.leaving(self.rank)
+        parting.leaving.begin(parting.lost)
 
     def _hang_up(self) -> None:
-        for lane in self._network.lanes_of(self.rank):
-            lane.close()
+        self.hung_up = True
+        for link in self._network.links[self.rank].values():
+            link.abandon()
+            link.vital.close()
 
 
 def _coder(scenario: Scenario, rank: int, time: Callable[[], float]) -> Coder | None:

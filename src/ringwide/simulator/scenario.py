@@ -36,6 +36,7 @@ class Scenario:
     weather: Weather
     parting: bool  # ranks leave when their calls have ended
     resigning: bool  # ranks leave when they have lost another
+    keeping: bool  # connections copy what is sent before it leaves, as those that encrypt or share memory
 
     @property
     def fault(self) -> Fault:
@@ -61,6 +62,11 @@ class Scenario:
         if fault.kind in (FaultKind.LEAVE, FaultKind.LATE) and fault.rank == rank:
             return fault.kind is FaultKind.LEAVE or (self.parting and fault.lasts < inf)
         return self.parting
+
+    @property
+    def strikes_on_the_way_out(self) -> bool:
+        """A kill of one that has said goodbye, and has perhaps not got rid of everything."""
+        return self.fault.kind is FaultKind.KILL and self.parting
 
     def calls_of(self, rank: int) -> list[Call]:
         """What one rank calls."""
@@ -99,6 +105,7 @@ def scenario_of(seed: int) -> Scenario:
         weather=weather,
         parting=chance.random() < 0.4,
         resigning=chance.random() < 0.6,
+        keeping=chance.random() < 0.4,
     )
 
 

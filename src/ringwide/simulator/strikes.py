@@ -18,7 +18,7 @@ def strike(network: Network, fault: Fault) -> None:
             _reset(network, fault)
         case FaultKind.HOLE:
             _open_holes(network, fault)
-        case FaultKind.FREEZE:
+        case FaultKind.FREEZE | FaultKind.COMPUTE:
             _freeze(network, fault)
         case FaultKind.DAMAGE:
             lanes = network.links[fault.rank][fault.peer].lanes
@@ -27,7 +27,7 @@ def strike(network: Network, fault: Fault) -> None:
 
 
 def _reset(network: Network, fault: Fault) -> None:
-    lanes = network.links[fault.rank][fault.peer].all_lanes
+    lanes = network.links[fault.rank][fault.peer].connections
     if not fault.wide:
         express = network.chance() < _EXPRESS_SHARE
         lanes = lanes[:1] if express else [lanes[int(network.chance() * len(lanes))]]
@@ -48,7 +48,7 @@ def _open_holes(network: Network, fault: Fault) -> None:
 def _ways(network: Network, fault: Fault) -> Iterator[SimulatedLane]:
     peers = network.links[fault.rank] if fault.wide else [fault.peer]
     for peer in peers:
-        for lane in network.links[fault.rank][peer].all_lanes:
+        for lane in network.links[fault.rank][peer].connections:
             if fault.outward:
                 yield lane
             if fault.inward:
@@ -56,7 +56,7 @@ def _ways(network: Network, fault: Fault) -> Iterator[SimulatedLane]:
 
 
 def _freeze(network: Network, fault: Fault) -> None:
-    host = network.hosts[fault.rank]
-    host.freeze()
+    host, computing = network.hosts[fault.rank], fault.kind is FaultKind.COMPUTE
+    host.freeze(computing=computing)
     if fault.lasts < inf:
-        network.clock.call_later(fault.lasts, host.thaw)
+        network.clock.call_later(fault.lasts, lambda: host.thaw(computing=computing))

@@ -68,9 +68,14 @@ def _explained_by_damage(fault: Fault, rank: int, error: RingwideError) -> bool:
 
 
 def may_stay_deaf(scenario: Scenario) -> bool:
-    """Of two ranks one alone is told of a reset, and stays without a word: there is nobody else to tell the other."""
+    """Of two ranks one alone is told of a reset, and stays without a word: there is nobody else to tell the other.
+
+    One that computes meanwhile may find all that it needs in the connection when it goes on. Then it has no reason to
+    leave.
+    """
     one_sided = any(fault.kind is FaultKind.RESET and fault.outward != fault.inward for fault in scenario.faults)
-    return scenario.size == 2 and one_sided and not (scenario.resigning or scenario.parting)
+    resigning = scenario.resigning and scenario.fault.kind is not FaultKind.COMPUTE
+    return scenario.size == 2 and one_sided and not (resigning or scenario.parting)
 
 
 def is_deaf(scenario: Scenario, error: RingwideError | None) -> bool:

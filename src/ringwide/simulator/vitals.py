@@ -72,7 +72,7 @@ class SimulatedVitals:
         """It hears our questions and we hear its answers, or it has questions of its own."""
         ours = self._links[peer].vital
         asked = ours.is_open or self._all[peer].watching
-        return asked and ours.other.is_open and not self._network.hosts[peer].frozen
+        return asked and ours.other.is_open and not self._network.hosts[peer].silent
 
     def _living(self) -> list[int]:
         for peer, link in self._links.items():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ringwide.errors import ConfigError, CorruptFrame
 from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.transport.outbox import PIECE_BYTES, SMALL_BYTES, Outbox
-from ringwide.transport.wire import Views
+from ringwide.transport.wire import CutOff, Views
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -98,6 +98,8 @@ class EncryptedWire:
                 return self._open(self._record(needed), room)
             self._make_place_for(needed or _LENGTH.size)
             count = self.socket.recv_into(self._box[self._end :])
+            if count == 0 and self._end > self._start:
+                raise CutOff("it closed the connection in the middle of an encrypted record")
             if count == 0:
                 return 0
             self._end += count

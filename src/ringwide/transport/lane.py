@@ -6,6 +6,8 @@ Rules:
   is copied if it has to wait, so its payload is free as soon as `send` returns.
 - `forget` takes back what has not left of a collective that is over. A frame that has begun to leave must leave whole,
   so its rest is copied.
+- A lane ends with END, in both directions: `finish` sends it behind all that is queued, and with the one of the peer
+  the lane closes. Any other end is a loss, however quiet it is.
 
 The lane works on the bare socket instead of a stream transport for that reason: a transport takes the bytes and does
 not give them back, nor tell when they have left. See docs/decisions/0002-bare-sockets.md.
@@ -16,14 +18,25 @@ import logging
 import os
 import socket
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, Header, seal
+from ringwide.protocol.frame import END, HEADER_BYTES, Header, Kind, framed, seal
 from ringwide.protocol.stream import FrameReader, Shared
+from ringwide.transport.parcel import Owner, Parcel, after
 from ringwide.transport.scratch import Scratch
-from ringwide.transport.sockets import Transport, acknowledge_quickly, drop, granted_bytes, transport_of, wake_at
-from ringwide.transport.wire import Wire
+from ringwide.transport.sockets import (
+    Transport,
+    acknowledge_quickly,
+    drop,
+    granted_bytes,
+    reset_when_closed,
+    transport_of,
+    unacknowledged_bytes,
+    wake_at,
+)
+from ringwide.transport.wire import CutOff, Wire
 
 logger = logging.getLogger("ringwide.transport")
 
@@ -31,12 +44,7 @@ READS_PER_WAKE = 8
 """Then other lanes get their turn."""
 WAKE_BYTES, LEAST_WAKE_BYTES = 256 * 1024, 64 * 1024
 """Of a large payload the kernel collects this much before it wakes us, instead of waking us for every packet."""
-
-
-class Owner(Protocol):
-    """Whose payload it is."""
-
-    def sent(self) -> None: ...
+_END_FRAME = framed(Kind.END, b"")
 
 
 class Events(Protocol):
@@ -46,16 +54,10 @@ class Events(Protocol):
 
     def arrived(self, lane: "Lane", header: Header, payload: memoryview) -> None: ...
 
+    def ended(self, lane: "Lane") -> None:
+        """All that the peer sends on this lane has come."""
+
     def lost(self, lane: "Lane", reason: Exception) -> None: ...
-
-
-class Parcel:
-    """One queued frame: what is still to be sent of it, and whose it is."""
-
-    __slots__ = ("collective", "owner", "started", "views")
-
-    def __init__(self, views: list[memoryview | bytes], owner: Owner | None, collective: int, started: bool) -> None:
-        self.views, self.owner, self.collective, self.started = views, owner, collective, started
 
 
 class Lane:
@@ -78,6 +80,10 @@ class Lane:
         self.bytes_sent = self.bytes_received = 0
         self._next = 0  # the number of the frame that leaves next
         self.closed = False
+        self.ended = False  # by the peer: nothing more comes
+        self._finishing = False  # by us: nothing more is sent
+        self._mute = False  # closed or finishing
+        self.on_end: Callable[[], None] = _nobody  # told when it has ended or closed
         self.socket = wire.socket
         self.transport: Transport = transport_of(self.socket)
         self._tcp = self.transport == "tcp"
@@ -114,7 +120,7 @@ class Lane:
 
     def send(self, header: bytes, payload: memoryview, *, owner: Owner | None = None, collective: int = 0) -> None:
         """Send a frame now, or as soon as the kernel takes it."""
-        if self.closed:
+        if self._mute:
             return
         if self._queue:
             rest = self._own_or_copy([header, payload], owner)
@@ -137,7 +143,7 @@ class Lane:
             if owner is not None:
                 owner.sent()
             return
-        rest = self._own_or_copy(_after([leaving, payload] if count else [header, payload], count), owner)
+        rest = self._own_or_copy(after([leaving, payload] if count else [header, payload], count), owner)
         self._queue.append(Parcel(rest, owner, collective, count > 0))
         self._watch_writable(True)
 
@@ -202,7 +208,7 @@ class Lane:
             self.bytes_sent += count
             self._next += not parcel.started
             parcel.started = True
-            parcel.views = _after(views, count)
+            parcel.views = after(views, count)
             if parcel.views:
                 self._watch_writable(True)
                 return
@@ -218,6 +224,8 @@ class Lane:
             self._fail_sending(error)
             return
         self._watch_writable(self._wire.unsent)
+        if self._finishing:
+            self._close_if_over()
 
     def _watch_writable(self, wanted: bool) -> None:
         if wanted and not self._writing:
@@ -319,15 +327,20 @@ class Lane:
             count = self._wire.receive(room)
         except (BlockingIOError, InterruptedError):
             return 0
-        except OSError as error:
+        except (OSError, EOFError) as error:
             self._lose(error)
             return 0
         if count == 0:
-            self._lose(self._error or EOFError("it closed the connection"))
+            self._lose(self._error or self._end_of_file())
             return 0
         self.bytes_received += count
         self._reader.received(count)
         return count
+
+    def _end_of_file(self) -> EOFError:
+        if self._reader.inside_a_frame:
+            return CutOff("it closed the connection in the middle of a frame")
+        return EOFError("it closed the connection")
 
     def resume(self) -> None:
         """A payload had no place to land; perhaps it has one now."""
@@ -354,11 +367,43 @@ class Lane:
         return self._events.landing(self, header)
 
     def _arrived(self, header: Header, payload: memoryview) -> None:
+        if self.ended or header.kind == END:
+            self._hear_end()
+            return
         if self.index and self._tcp:
             acknowledge_quickly(self.socket)
         self._events.arrived(self, header, payload)
 
     # -- the end
+
+    def finish(self) -> None:
+        """Say END behind all that is queued, and nothing after it. The lane closes when the peer has said it too."""
+        if not self._mute:
+            self.send(_END_FRAME, memoryview(b""))
+            self._finishing = self._mute = True
+            self._close_if_over()
+
+    def _hear_end(self) -> None:
+        if self.ended:
+            raise RemoteProtocolError("a frame came after the END of its lane")
+        self.ended = True
+        self._events.ended(self)
+        self._close_if_over()
+        self.on_end()
+
+    def _close_if_over(self) -> None:
+        if self.ended and self._finishing and not self.queued:
+            self.close()
+
+    @property
+    def delivered(self) -> bool:
+        """The peer's kernel has all that was sent here, up to END. What becomes of this end changes nothing there."""
+        return self._finishing and not self.queued and not unacknowledged_bytes(self.socket)
+
+    @property
+    def moved(self) -> int:
+        """Bytes that have got to the peer's kernel or come from there."""
+        return self.bytes_sent + self.bytes_received - unacknowledged_bytes(self.socket)
 
     def _fail_sending(self, error: OSError) -> None:
         """The peer is gone, but its last words are perhaps still to be read."""
@@ -371,26 +416,28 @@ class Lane:
     def _lose(self, reason: Exception) -> None:
         if not self.closed:
             self.close()
-            self._events.lost(self, reason)
+            if not self.ended or not isinstance(reason, EOFError | OSError):  # after END there is nothing to lose
+                self._events.lost(self, reason)
 
     def close(self) -> None:
         if self.closed:
             return
         self._watch_readable(False)
         self._watch_writable(False)
-        self.closed = True
+        self.closed = self._mute = True
         self._queue.clear()
         self._wire.close()
+        self.on_end()
+
+    def reset(self) -> None:
+        """Close, and let the peer know that this is not the end it should have been."""
+        if self._tcp and not self.closed:
+            reset_when_closed(self.socket)
+        self.close()
 
     def drop(self) -> None:
         """In a forked child: let go of what is the parent's, which uses it on."""
         drop(self.socket)
 
 
-def _after(views: list[memoryview | bytes], count: int) -> list[memoryview | bytes]:
-    """What is left of some buffers after their first `count` bytes."""
-    for number, view in enumerate(views):
-        if count < len(view):
-            return [memoryview(view)[count:], *views[number + 1 :]]
-        count -= len(view)
-    return []
+def _nobody() -> None: ...

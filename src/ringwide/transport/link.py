@@ -5,9 +5,13 @@ Bulk lanes exist only where the algorithms need them, and a large bucket is stri
 there is one, carries messages between these two: a bulk lane may be paused, and a message must not wait for that.
 """
 
+from collections.abc import Collection
+
 from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.protocol.mail import MAIL_LANE
-from ringwide.transport.lane import Lane, Owner
+from ringwide.transport.ending import Ending
+from ringwide.transport.lane import Lane
+from ringwide.transport.parcel import Owner
 
 EXPRESS_BYTES = 256 * 1024
 """The largest payload for the express lane."""
@@ -28,11 +32,11 @@ MOST_EXPRESS_ARENAS = 32
 MAIL_STAGING_BYTES = 16 * 1024 + HEADER_BYTES
 
 
-class Link:
+class Link(Ending):
     """The express lane, the bulk lanes and the mail lane to one peer."""
 
     def __init__(self, peer: int) -> None:
-        self.peer = peer
+        super().__init__(peer)
         self.lanes: dict[int, Lane] = {}
         self._bulk: list[Lane] = []
 
@@ -41,7 +45,12 @@ class Link:
 
     def add(self, lane: Lane) -> None:
         self.lanes[lane.index] = lane
+        lane.on_end = self.lane_has_ended
+        self._ended = False  # one that could not join may have said END on the lanes that were there before
         self._bulk = [lane for index, lane in sorted(self.lanes.items()) if 0 < index < MAIL_LANE]
+
+    def all_lanes(self) -> Collection[Lane]:
+        return self.lanes.values()
 
     def send_express(self, header: bytes, payload: memoryview) -> None:
         self.lanes[0].send(header, payload)

@@ -18,7 +18,8 @@ from typing import Any
 from ringwide.protocol.frame import HEADER_BYTES, Header
 from ringwide.protocol.stream import REFERENCE, SPILLED
 from ringwide.transport.arena import Incoming, Outgoing
-from ringwide.transport.lane import Lane, Owner, Parcel
+from ringwide.transport.lane import Lane
+from ringwide.transport.parcel import Owner, Parcel
 from ringwide.transport.scratch import Scratch
 from ringwide.transport.wire import PlainWire
 
@@ -72,7 +73,7 @@ class SharedLane(Lane):
     # -- sending
 
     def send(self, header: bytes, payload: memoryview, *, owner: Owner | None = None, collective: int = 0) -> None:
-        if self.closed or not self.holds(len(payload)):
+        if self._mute or not self.holds(len(payload)):
             super().send(header, payload, owner=owner, collective=collective)
             return
         room = self.reserve(len(payload))
@@ -90,7 +91,7 @@ class SharedLane(Lane):
             owner.sent()
 
     def reserve(self, nbytes: int) -> memoryview | None:
-        if self.closed or self._queue or not self.holds(nbytes) or (slot := self._outgoing.take()) is None:
+        if self._mute or self._queue or not self.holds(nbytes) or (slot := self._outgoing.take()) is None:
             return None
         self._reserved = (slot, nbytes)
         return self._outgoing.view(slot, nbytes)
@@ -131,6 +132,8 @@ class SharedLane(Lane):
 
     def arrived(self, header: Header, slot: int) -> bool:
         """A payload lies in a slot: let it be read there, or copied to where it belongs."""
+        if self.ended:
+            self._hear_end()
         payload = self._incoming.view(slot, header.payload_bytes)
         self.scratch.payload = payload
         place = self._events.landing(self, header)

@@ -5,7 +5,7 @@ import os
 import socket
 from dataclasses import dataclass
 from fcntl import ioctl
-from struct import unpack
+from struct import pack, unpack
 from termios import TIOCOUTQ
 from typing import Literal
 
@@ -40,28 +40,28 @@ def transport_of(sock: socket.socket) -> Literal["tcp", "unix"]:
     return "unix" if sock.family == socket.AF_UNIX else "tcp"
 
 
-def tune(sock: socket.socket, settings: SocketSettings, *, may_be_paused: bool = False) -> None:
+def tune(sock: socket.socket, settings: SocketSettings, *, always_read: bool) -> None:
     """No delay, large buffers, and a kernel that notices a dead host by itself.
 
-    A lane that may be paused gets no user timeout: to the kernel, a peer that does not read for a while looks dead, but
-    it may only be computing. The express lane to the same peer notices if the host is gone.
+    Only a lane that a thread reads at all times gets a user timeout: to the kernel, a peer that does not read for a
+    while looks dead, but it may only be computing. The vital lane to the same peer notices if the host is gone.
     """
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.buffer_bytes)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.buffer_bytes)
     _warn_if_less(sock, settings.buffer_bytes)
     if transport_of(sock) == "tcp":
-        _tune_tcp(sock, settings, may_be_paused)
+        _tune_tcp(sock, settings, always_read)
 
 
-def _tune_tcp(sock: socket.socket, settings: SocketSettings, may_be_paused: bool) -> None:
+def _tune_tcp(sock: socket.socket, settings: SocketSettings, always_read: bool) -> None:
     tcp = socket.IPPROTO_TCP
     sock.setsockopt(tcp, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(tcp, socket.TCP_KEEPIDLE, settings.keepalive_seconds)
     sock.setsockopt(tcp, socket.TCP_KEEPINTVL, max(1, settings.keepalive_seconds // _KEEPALIVE_PROBES))
     sock.setsockopt(tcp, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
-    if not may_be_paused:
+    if always_read:
         sock.setsockopt(tcp, socket.TCP_USER_TIMEOUT, int(settings.user_timeout_seconds * 1000))
     acknowledge_quickly(sock)
 
@@ -69,6 +69,12 @@ def _tune_tcp(sock: socket.socket, settings: SocketSettings, may_be_paused: bool
 def acknowledge_quickly(sock: socket.socket) -> None:
     """TCP only. Linux forgets this after a while, so it is asked again after each large frame."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+
+def reset_when_closed(sock: socket.socket) -> None:
+    """What has not reached the peer is thrown away, and it cannot take this for an end. TCP only, others just end."""
+    if sock.fileno() >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
 
 
 def wake_at(sock: socket.socket, nbytes: int) -> None:

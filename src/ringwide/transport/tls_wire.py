@@ -1,16 +1,18 @@
 """A wire under TLS. The session works in memory; this moves its bytes to and from the socket.
 
-No farewell (close_notify) is sent: a stream that was cut is noticed by the frames, and a rank that leaves says GOODBYE.
+Who closes says so inside TLS (close_notify). An end of the connection without that is a cut, also between two records:
+TLS keeps the first bytes of a record to itself.
 """
 
 import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from socket import socket as Socket
 from typing import cast
 
 from ringwide.errors import CorruptFrame
 from ringwide.transport.outbox import Outbox
-from ringwide.transport.wire import Views
+from ringwide.transport.wire import CutOff, Views
 
 _BOX_BYTES = 128 * 1024
 
@@ -67,7 +69,7 @@ class TlsWire:
                 self.more = False
             count = self.socket.recv_into(self._box)
             if count == 0:
-                return 0
+                raise CutOff("it closed the connection, and TLS in it was not ended")
             self._incoming.write(self._box[:count])
 
     def _decrypt(self, room: Sequence[memoryview]) -> int:
@@ -96,7 +98,14 @@ class TlsWire:
     # -- the end
 
     def close(self) -> None:
+        with suppress(OSError):  # as far as it goes: nobody waits for an answer, nor for room in the kernel
+            self._say_that_it_ends()
         self.socket.close()
+
+    def _say_that_it_ends(self) -> None:
+        with suppress(ssl.SSLWantReadError):
+            self._session.unwrap()
+        self.flush()
 
 
 def told(error: ssl.SSLError) -> Exception:

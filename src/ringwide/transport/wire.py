@@ -4,6 +4,7 @@ Rules:
 - `send` takes bytes as they are on the lane and says how many; `BlockingIOError` if it can take none. What it has taken
   is free: it has left, or it was copied and waits in the wire (`unsent`) until `flush` can hand it to the kernel.
 - `receive` fills a room with such bytes; 0 is the end, and `BlockingIOError` means that the kernel has nothing now.
+  An end in the middle of something that the wire itself has put around those bytes is `CutOff`.
   Fewer bytes than there is room mean the same on a plain wire, and nothing on any other.
 - While `more` is true, `receive` may have an answer although the kernel has nothing and will wake nobody.
 """
@@ -13,6 +14,10 @@ from socket import socket as Socket
 from typing import Protocol
 
 Views = Sequence[memoryview | bytes]
+
+
+class CutOff(EOFError):
+    """A stream has ended in the middle of something: a frame, a record, a sign of life."""
 
 
 class Wire(Protocol):

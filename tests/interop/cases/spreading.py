@@ -1,5 +1,7 @@
 """broadcast, all_gather, gather, scatter and all_to_all."""
 
+import warnings
+
 import torch
 import torch.distributed as dist
 from tests.interop.cases.numbers import DTYPES, brought_by, name_of
@@ -221,3 +223,22 @@ def in_inference_mode(world: World) -> None:
     same(half, world.full(world.total, 4, dtype=torch.bfloat16))
     same(exchanged, torch.arange(1.0, count + 1))
     same(part, world.full(world.total, 2))
+
+
+def _all_gather_coalesced(world: World, shapes: list[tuple[int, ...]]) -> None:
+    """`found[rank][i]` is that rank's tensor i."""
+    ours = [world.full(10 * world.rank + number, *shape) for number, shape in enumerate(shapes)]
+    found = [[torch.empty(shape) for shape in shapes] for _ in world.ranks]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of the name alone
+        dist.all_gather_coalesced(found, ours)
+    for rank, parts in enumerate(found):
+        for number, part in enumerate(parts):
+            same(part, world.full(10 * rank + number, *shapes[number]), f"tensor {number} of rank {rank}")
+
+
+for _shapes in ([(2,)], [(2,), (2,)], [(2,), (2,), (2,)], [(2, 2), (1,), (3,), (2,)]):
+    FAMILY.add(
+        f"all_gather_coalesced of {_shapes}",
+        lambda world, shapes=_shapes: _all_gather_coalesced(world, shapes),  # type: ignore[misc]
+    )

@@ -15,7 +15,6 @@ from ringwide.simulator.programs.wires import Wires
 
 COLLECTIVE_SECONDS = 30.0
 """Far longer than anything that a program waits for: a call that times out has stalled."""
-LEAVE_SECONDS, LEAVE_STEP_SECONDS = 0.5, 0.002
 LOOK_SECONDS, LINGER_SECONDS = 1e-5, 3e-5
 
 CONFIG = RingConfig()
@@ -27,7 +26,7 @@ class SimulatedEngine(Engine):
     def __init__(self, rank: int, wires: Wires, planner: Planner, descent: Descent) -> None:
         self._rank, self._size, self.config = rank, wires.scenario.size, CONFIG
         self.links = wires.links[rank]  # type: ignore[assignment]
-        self.connections = SimulatedConnections(rank, wires)  # type: ignore[assignment]
+        self.connections = NoListeners()  # type: ignore[assignment]
         self.coder, self._workshop, self.planner = None, Workshop(), planner
         self.dispatcher = Dispatcher(
             rank=rank,
@@ -37,7 +36,7 @@ class SimulatedEngine(Engine):
             warn_after_seconds=COLLECTIVE_SECONDS / 2,
             epoch=wires.scenario.epoch,
         )
-        self._liveness = NoLiveness()  # type: ignore[assignment]
+        self._liveness = SignsOfLife()  # type: ignore[assignment]
         self.calls = Calls(
             self.dispatcher,
             express_lanes=lambda peers: wires.express_lanes(rank, peers),
@@ -46,29 +45,26 @@ class SimulatedEngine(Engine):
             descent=descent,
             time=_counter(),
         )
-        self.shelf, self._correspondence = Shelf(), None
+        self.shelf, self._correspondence, self._formed = Shelf(), None, True
+        for link in wires.links[rank].values():
+            link.on_ended = self.dispatcher.parting.stream_ended
 
 
-class SimulatedConnections:
-    """The lanes of one rank, when it leaves."""
+class NoListeners:
+    """Nobody knocks at a simulated door."""
 
-    def __init__(self, rank: int, wires: Wires) -> None:
-        self._lanes = wires.lanes_of(rank)
-
-    async def stop_listening(self) -> None:
-        """Nobody knocks here."""
-
-    async def close(self) -> None:
-        for _ in range(int(LEAVE_SECONDS / LEAVE_STEP_SECONDS)):
-            if not any(lane.owes_bytes for lane in self._lanes):
-                break
-            await asyncio.sleep(LEAVE_STEP_SECONDS)
-        for lane in self._lanes:
-            lane.close()
+    async def stop_listening(self) -> None: ...
 
 
-class NoLiveness:
-    """Programs block their loops, but no rank is ever frozen: nobody needs to ask."""
+class SignsOfLife:
+    """Programs block their loops, but no rank is ever frozen: all give signs of life."""
+
+    def watch(self, collective: int, /) -> None: ...
+
+    def rest(self) -> None: ...
+
+    def called(self, peer: int, /) -> int:
+        return 0
 
     def close(self) -> None: ...
 

@@ -37,6 +37,7 @@ class LookingLane(SimulatedLane):
         other = self.other
         assert isinstance(other, LookingLane)
         self._unread += len(data)
+        self._sent += len(data)
         other._coming.append(data)
         self._cross(other._arrive)
 

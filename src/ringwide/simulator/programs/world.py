@@ -148,6 +148,7 @@ def _scenario(size: int, chance: Random) -> Scenario:
         crowded=chance.random() < 0.5,
         epoch=chance.choice((0, 7)),
         sealed=False,
+        keeping=chance.random() < 0.4,
         segment_bytes=chance.choice((40, 64, 256)),
         doubling_bytes=chance.choice((0, 32, 128)),
         express_bytes=chance.choice((32, 4096)),

@@ -1,0 +1,37 @@
+"""Copies of errors: the same to whoever catches them, and without what the first one had gone through."""
+
+import asyncio
+
+import pytest
+
+from ringwide.errors import CollectiveAborted, CollectiveMismatch, MessageMismatch, PeerLeft, RingClosed, fresh
+
+ERRORS: list[BaseException] = [
+    RingClosed("over"),
+    PeerLeft(rank=2, reason="it is done"),
+    CollectiveAborted(number=3, what="allreduce", by=1, reason="its task was cancelled"),
+    CollectiveMismatch(number=3, rank=0, ours="barrier()", other_rank=1, theirs="reduce()"),
+    MessageMismatch(tag=1, sender=0, sent="int8[1]", receiver=1, expected="int8[2]", rank=0),
+    OSError(2, "No such file"),
+    UnicodeDecodeError("utf-8", b"\\xff", 0, 1, "invalid start byte"),
+    asyncio.CancelledError(),
+    SystemExit(3),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_copy_says_the_same(error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        raise error
+    copy = fresh(error)
+    assert copy is not error
+    assert (type(copy), str(copy), copy.args, vars(copy)) == (type(error), str(error), error.args, vars(error))
+    assert copy.__traceback__ is copy.__context__ is None
+    assert getattr(copy, "code", None) == getattr(error, "code", None)
+
+
+def test_a_copy_has_the_same_cause() -> None:
+    cause = LookupError("before")
+    with pytest.raises(RingClosed) as caught:
+        raise RingClosed("over") from cause
+    assert fresh(caught.value).__cause__ is cause
