@@ -238,6 +238,8 @@ class Dispatcher:
         for operation in collective.operations:
             if not operation.express:
                 operation.begin()
+        if collective.number in self._early.frames:
+            self._hear_early(collective)
         if self._blocked:
             self._resume_lanes()
 
@@ -387,6 +389,9 @@ class Dispatcher:
         raise RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, this is {self._epoch}")
 
     def _hear_data(self, lane: LaneLike, collective: Collective, header: Header, payload: memoryview) -> None:
+        if collective.gated and lane.index > 0:
+            self._early.keep(lane, header, payload)  # it has no payload, else it would have waited on its lane
+            return
         if header.fingerprint != collective.fingerprint:
             self._dispute(collective)
             return

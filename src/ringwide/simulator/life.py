@@ -42,6 +42,10 @@ class Outcome:
     struck: int  # faults
     errors: frozenset[str]  # with which calls have ended
 
+    @property
+    def story(self) -> str:
+        return str(self.scenario)
+
 
 def simulate(seed: int, *, timing: int = 0) -> Outcome:
     """Live one life. Another `timing` gives the same ring, calls and faults other delays."""

@@ -4,12 +4,36 @@ import gc
 import logging
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
-from ringwide.simulator.life import Outcome, simulate
+from ringwide.simulator.life import simulate
 
 _BATCH = 100
+
+
+class Trial(Protocol):
+    """What became of one seed."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def problems(self) -> tuple[str, ...]: ...
+
+    @property
+    def events(self) -> int: ...
+
+    @property
+    def story(self) -> str:
+        """What the seed means, for people."""
+        ...
+
+
+Try = Callable[[int], Trial]
+"""try(seed): in any process, so it must be a function that a module has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,22 +42,23 @@ class Tried:
 
     seeds: int
     events: int
-    failing: tuple[Outcome, ...]
+    failing: tuple[Trial, ...]
 
 
 def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def try_seeds(first: int, count: int, *, jobs: int) -> Iterator[Tried]:
-    """Try `count` seeds, batch by batch."""
+def try_seeds(first: int, count: int, *, jobs: int, try_one: Try | None = None) -> Iterator[Tried]:
+    """Try `count` seeds, batch by batch. By default each is a whole life of a ring."""
+    try_batch = partial(_try_batch, try_one)
     batches = [range(start, min(start + _BATCH, first + count)) for start in range(first, first + count, _BATCH)]
     if jobs == 1 or len(batches) == 1:
-        yield from map(_try_batch, batches)
+        yield from map(try_batch, batches)
         return
     # not forked: whoever calls may have threads
     with multiprocessing.get_context("spawn").Pool(min(jobs, len(batches)), _prepare) as pool:
-        yield from pool.imap_unordered(_try_batch, batches)
+        yield from pool.imap_unordered(try_batch, batches)
 
 
 def _prepare() -> None:
@@ -47,7 +72,7 @@ def quiet() -> None:
     logging.getLogger("ringwide").propagate = False
 
 
-def _try_batch(seeds: range) -> Tried:
-    outcomes = [simulate(seed) for seed in seeds]
+def _try_batch(try_one: Try | None, seeds: range) -> Tried:
+    outcomes = [(try_one or simulate)(seed) for seed in seeds]
     failing = tuple(outcome for outcome in outcomes if outcome.problems)
     return Tried(len(seeds), sum(outcome.events for outcome in outcomes), failing)

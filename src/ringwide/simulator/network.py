@@ -41,8 +41,11 @@ class Network:
     def _link(self, rank: int, peer: int, planner: Planner) -> SimulatedLink:
         """An express lane and a vital one to everybody, bulk lanes where they are needed: as in a real ring."""
         lanes = 1 + self.scenario.lanes if planner.exchanges_bulk(peer) else 1
-        vital = SimulatedLane(self, rank, peer, VITAL_LANE)
-        return SimulatedLink(peer, [SimulatedLane(self, rank, peer, index) for index in range(lanes)], vital)
+        vital = self._lane(rank, peer, VITAL_LANE)
+        return SimulatedLink(peer, [self._lane(rank, peer, index) for index in range(lanes)], vital)
+
+    def _lane(self, rank: int, peer: int, index: int) -> SimulatedLane:
+        return SimulatedLane(self, rank, peer, index)
 
     def lanes_of(self, rank: int) -> list[SimulatedLane]:
         return self._lanes[rank]

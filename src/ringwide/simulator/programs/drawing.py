@@ -1,0 +1,211 @@
+"""Programs drawn by chance: one seed is one program."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+
+from ringwide.collective.plan import Kind
+from ringwide.simulator.programs.program import (
+    ROOTED,
+    Await,
+    Branch,
+    Call,
+    Cancel,
+    Finish,
+    Form,
+    Gather,
+    Group,
+    Hurry,
+    Leave,
+    LetGo,
+    Mistake,
+    Overlap,
+    Pause,
+    Program,
+    SameMemory,
+    Start,
+    Step,
+    Way,
+    writes,
+)
+
+_SIZES = (*[2] * 14, *[3] * 5, 4)
+_KINDS = (*[Kind.ALLREDUCE] * 8, Kind.REDUCE, Kind.BROADCAST, Kind.BROADCAST, Kind.ALL_GATHER)
+_KINDS += (Kind.REDUCE_SCATTER, Kind.BARRIER)
+_COUNTS = (1, 1, 3, 3, 3, 8, 20)
+"""Few, so that the same shapes come again; the last one is bulk."""
+_OPS = ("sum", "sum", "mean", "min", "max")
+_FORMS = (Form.ONE, Form.ONE, Form.ONE, Form.LIST, Form.MAPPING)
+_FLOATS = ("float64", "float32")
+_INTEGERS = ("int64", "int32")
+_PAUSES = (0.0, 0.003, 0.03, 2.0)
+_CALM, _LEAVES, _MISTAKEN, _OWN_CHANNEL, _OVERLAPPING = 0.35, 0.15, 0.12, 0.5, 0.3
+_CUT, _CROOKED = 0.3, 0.0
+_MOST_TURNS = 7
+_DEEPEST = 2
+
+
+def program_of(seed: int) -> Program:
+    chance = Random(seed)
+    size = chance.choice(_SIZES)
+    steps = _Drawing(chance, size, f"{seed}.").steps()
+    crooked = chance.randrange(size) if size < 4 and chance.random() < _CROOKED else None
+    return Program(seed, size, steps, crooked)
+
+
+class _Drawing:
+    """Draws steps. A calm program has nothing that could keep a call from succeeding, but many ways to be late."""
+
+    def __init__(self, chance: Random, size: int, prefix: str) -> None:
+        self._chance, self._size = chance, size
+        self._prefix = prefix  # of channels: one ring may carry out many programs
+        self._calm = chance.random() < _CALM
+        self._calls = self._tasks = 0
+
+    def steps(self) -> tuple[Step, ...]:
+        steps = self._strand("", 0)
+        if self._chance.random() < _LEAVES:
+            cut = self._turns() if not self._calm and self._chance.random() < _CUT else None
+            steps += [Leave(self._rank(), cut), *self._strand("", _DEEPEST)]
+        return tuple(steps)
+
+    def _strand(self, channel: str, depth: int) -> list[Step]:
+        """What one task does: it finishes what it has started."""
+        steps: list[Step] = []
+        open_: list[Start | Branch] = []
+        for _ in range(self._chance.randint(1, 3 if depth else 4)):
+            step = self._step(channel, depth, open_)
+            steps.append(step)
+            if isinstance(step, Start | Branch):
+                open_.append(step)
+            if isinstance(step, Finish):
+                open_ = [one for one in open_ if one.task != step.task]
+        self._chance.shuffle(open_)
+        return [*steps, *(Finish(one.task) for one in open_)]
+
+    def _step(self, channel: str, depth: int, open_: Sequence[Start | Branch]) -> Step:
+        ways: list[Callable[[], Step]] = [
+            *[lambda: Await(self._call(channel))] * 4,
+            *[lambda: Start(self._task(), self._call(channel))] * 3,
+            *[lambda: Gather(self._some(channel))] * 2,
+            lambda: self._group(channel),
+            lambda: Pause(self._rank(), self._chance.choice(_PAUSES), self._chance.random() < 0.4),
+        ]
+        if depth < _DEEPEST:
+            ways += [lambda: self._branch(channel, depth)] * 2
+        if open_:
+            ways += [lambda: Finish(self._chance.choice(open_).task)] * 2
+        if not self._calm:
+            ways += [lambda: self._same_memory(channel), lambda: self._hurry(channel), lambda: self._let_go(channel)]
+            if open_:
+                ways += [lambda: self._cancel(self._chance.choice(open_))] * 3
+        return self._chance.choice(ways)()
+
+    # -- steps
+
+    def _group(self, channel: str) -> Group:
+        fails = {} if self._calm else {rank: self._turns() for rank in self._few()}
+        return Group(self._some(channel), fails)
+
+    def _hurry(self, channel: str) -> Hurry:
+        limits = (0.0, 0.0, 0.001, 0.01)
+        return Hurry(self._call(channel), {rank: self._chance.choice(limits) for rank in self._few()})
+
+    def _let_go(self, channel: str) -> LetGo:
+        return LetGo(self._call(channel), {rank: self._chance.choice(list(Way)) for rank in self._few()})
+
+    def _same_memory(self, channel: str) -> SameMemory:
+        dtype, count = self._tensor("sum")
+        first, second = (
+            Call(self._number(), Kind.ALLREDUCE, "sum", ((dtype, count),), Form.ONE, Overlap.NONE, 0, False, channel)
+            for _ in range(2)
+        )
+        return SameMemory((first, second))
+
+    def _branch(self, channel: str, depth: int) -> Branch:
+        task = self._task()
+        own = f"{self._prefix}{task}" if self._chance.random() < _OWN_CHANNEL else channel
+        return Branch(task, tuple(self._strand(own, depth + 1)), own)
+
+    def _cancel(self, target: Start | Branch) -> Cancel:
+        """A branch is cancelled by all ranks: who goes on would wait for the calls of those who don't."""
+        ranks = range(self._size) if isinstance(target, Branch) else self._few()
+        return Cancel(target.task, {rank: self._turns() for rank in ranks})
+
+    # -- calls
+
+    def _some(self, channel: str) -> tuple[Call, ...]:
+        return tuple(self._call(channel) for _ in range(self._chance.randint(2, 3)))
+
+    def _call(self, channel: str) -> Call:
+        call = self._sound_call(channel)
+        if self._calm or call.kind is Kind.BARRIER or self._chance.random() > _MISTAKEN:
+            return call
+        return replace(call, mistakes={rank: self._chance.choice(_mistakes_in(call, rank)) for rank in self._few()})
+
+    def _sound_call(self, channel: str) -> Call:
+        chance = self._chance
+        kind = chance.choice(_KINDS)
+        op = chance.choice(_OPS) if kind in REDUCING else ""
+        single = kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+        form = Form.ONE if single else chance.choice(_FORMS)
+        overlap = Overlap.NONE if form is Form.ONE or chance.random() > _OVERLAPPING else self._overlap(op)
+        several = form is not Form.ONE and overlap is Overlap.NONE
+        tensors = tuple(self._tensor(op) for _ in range(chance.randint(1, 3) if several else 1))
+        return Call(
+            index=self._number(),
+            kind=kind,
+            op=op,
+            tensors=() if kind is Kind.BARRIER else tensors,
+            form=form,
+            overlap=overlap,
+            root=chance.randrange(self._size) if kind in ROOTED else 0,
+            into=single and chance.random() < 0.5,
+            channel=channel,
+        )
+
+    def _overlap(self, op: str) -> Overlap:
+        overlaps = [Overlap.TWICE, Overlap.SHIFTED]
+        if op != "mean":  # of integers there is none
+            overlaps.append(Overlap.RETYPED)
+        return self._chance.choice(overlaps)
+
+    def _tensor(self, op: str) -> tuple[str, int]:
+        return self._chance.choice(_FLOATS if op == "mean" else _FLOATS + _INTEGERS), self._chance.choice(_COUNTS)
+
+    # -- small things
+
+    def _number(self) -> int:
+        self._calls += 1
+        return self._calls - 1
+
+    def _task(self) -> int:
+        self._tasks += 1
+        return self._tasks - 1
+
+    def _rank(self) -> int:
+        return self._chance.randrange(self._size)
+
+    def _few(self) -> list[int]:
+        """Mostly one rank, at times several or all."""
+        count = self._chance.choice((1, 1, 1, self._size, self._chance.randint(1, self._size)))
+        return sorted(self._chance.sample(range(self._size), count))
+
+    def _turns(self) -> int:
+        return int(_MOST_TURNS * self._chance.random() ** 2)
+
+
+REDUCING = (Kind.ALLREDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
+
+
+def _mistakes_in(call: Call, rank: int) -> list[Mistake]:
+    mistakes = [Mistake.DTYPE, Mistake.NOTHING]
+    if call.kind in REDUCING:
+        mistakes.append(Mistake.OP)
+    if call.kind in ROOTED:
+        mistakes.append(Mistake.ROOT)
+    if call.into:
+        mistakes.append(Mistake.INTO)
+    if writes(call, rank):
+        mistakes += [Mistake.READ_ONLY, Mistake.FROZEN]
+    return mistakes

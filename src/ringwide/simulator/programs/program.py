@@ -1,0 +1,261 @@
+"""What a program is made of: calls, and the steps in which they are made. It is data, the same on every rank.
+
+What differs by rank is part of it: who makes a mistake, who cancels and when, who is slow, who leaves early.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ringwide.collective.plan import Kind
+
+
+class Form(Enum):
+    """How tensors are handed over."""
+
+    ONE = "one"
+    LIST = "list"
+    MAPPING = "mapping"
+
+
+class Overlap(Enum):
+    """How the tensors of one call share memory."""
+
+    NONE = ""
+    TWICE = "the same twice"
+    SHIFTED = "two views that overlap"
+    RETYPED = "a view as another dtype"
+
+
+class Mistake(Enum):
+    """What one rank gets wrong in a call."""
+
+    READ_ONLY = "read-only"
+    DTYPE = "complex64"
+    NOTHING = "None"
+    OP = "op='median'"
+    ROOT = "root=99"
+    INTO = "into is too large"
+    FROZEN = "read-only as soon as it is called"  # found when the result is there: for this rank only
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective that all ranks call, and which of them make a mistake in it."""
+
+    index: int
+    kind: Kind
+    op: str
+    tensors: tuple[tuple[str, int], ...]  # of each: dtype, elements
+    form: Form
+    overlap: Overlap
+    root: int
+    into: bool
+    channel: str
+    mistakes: Mapping[int, Mistake] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        tensors = ", ".join(f"{dtype}[{count}]" for dtype, count in self.tensors)
+        details = [tensors if self.form is Form.ONE else f"{self.form.value} of {tensors}", self.overlap.value]
+        details += [self.op, f"root {self.root}" if self.kind in ROOTED else "", "into" if self.into else ""]
+        details += [f"channel {self.channel!r}" if self.channel else ""]
+        details += [f"rank {rank}: {mistake.value}!" for rank, mistake in self.mistakes.items()]
+        given = "" if self.kind is Kind.BARRIER else ", ".join(filter(None, details))
+        return f"{self.kind.value}#{self.index}({given})"
+
+
+ROOTED = (Kind.REDUCE, Kind.BROADCAST)
+Ranks = frozenset[int]
+
+
+def writes(call: Call, rank: int) -> bool:
+    """Does this rank's own tensor receive the result?"""
+    match call.kind:
+        case Kind.ALLREDUCE:
+            return True
+        case Kind.REDUCE:
+            return rank == call.root
+        case Kind.BROADCAST:
+            return rank != call.root
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """The plain way."""
+
+    call: Call
+
+    def __str__(self) -> str:
+        return f"await {self.call}"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A call becomes a task."""
+
+    task: int
+    call: Call
+
+    def __str__(self) -> str:
+        return f"t{self.task} = create_task({self.call})"
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A task has steps of its own, and makes their calls when its turns come."""
+
+    task: int
+    steps: "tuple[Step, ...]"
+    channel: str  # of all its calls; that of the task around it: nobody knows the order of the two
+
+    def __str__(self) -> str:
+        body = "\n".join(f"    {line}" for step in self.steps for line in str(step).splitlines())
+        name = f"branch{self.task}"
+        return f"async def {name}():  # channel {self.channel!r}\n{body}\nt{self.task} = create_task({name}())"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Some ranks cancel a task, each after some turns of its loop: none, and the task has not had its first one."""
+
+    task: int
+    after: Mapping[int, int]  # turns, by rank
+
+    def __str__(self) -> str:
+        when = ", ".join(f"rank {rank} after {turns} turns" for rank, turns in self.after.items())
+        return f"t{self.task}.cancel()  # {when}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A task is awaited."""
+
+    task: int
+
+    def __str__(self) -> str:
+        return f"await t{self.task}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Several calls at once."""
+
+    calls: tuple[Call, ...]
+
+    def __str__(self) -> str:
+        return f"await gather({', '.join(map(str, self.calls))})"
+
+
+@dataclass(frozen=True, slots=True)
+class SameMemory:
+    """Two calls at once with the same tensor."""
+
+    calls: tuple[Call, Call]
+
+    def __str__(self) -> str:
+        return f"await gather({self.calls[0]}, {self.calls[1]} with the same memory)"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A task group, and on some ranks a sibling that fails after some turns of the loop."""
+
+    calls: tuple[Call, ...]
+    fails: Mapping[int, int]  # turns, by rank
+
+    def __str__(self) -> str:
+        failing = "".join(f", and fails on rank {rank} after {turns} turns" for rank, turns in self.fails.items())
+        return f"async with TaskGroup(): {', '.join(map(str, self.calls))}{failing}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hurry:
+    """Some ranks wait for a call only so long."""
+
+    call: Call
+    seconds: Mapping[int, float]  # by rank
+
+    def __str__(self) -> str:
+        limits = ", ".join(f"{seconds:g} s on rank {rank}" for rank, seconds in self.seconds.items())
+        return f"await wait_for({self.call}, {limits})"
+
+
+class Way(Enum):
+    """How a call is let go."""
+
+    CLOSED = "closed"  # before it was awaited
+    DROPPED = "dropped"
+    BEGUN = "awaited for a moment, then closed"
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Some ranks make a call and never await it to its end."""
+
+    call: Call
+    ways: Mapping[int, Way]
+
+    def __str__(self) -> str:
+        ways = ", ".join(f"{way.value} on rank {rank}" for rank, way in self.ways.items())
+        return f"await {self.call}  # {ways}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One rank is slow: it sleeps, or it computes, and its loop stands still."""
+
+    rank: int
+    seconds: float
+    computes: bool
+
+    def __str__(self) -> str:
+        return f"{'compute' if self.computes else 'await sleep'}({self.seconds:g})  # rank {self.rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """One rank leaves the ring here, and may be cut short in that. The others go on."""
+
+    rank: int
+    cut: int | None = None  # after so many turns of its loop
+
+    def __str__(self) -> str:
+        return f"return  # rank {self.rank}" + ("" if self.cut is None else f", cut short after {self.cut} turns")
+
+
+Step = Await | Start | Branch | Cancel | Finish | Gather | SameMemory | Group | Hurry | LetGo | Pause | Leave
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What every rank does."""
+
+    seed: int
+    size: int
+    steps: tuple[Step, ...]
+    crooked: int | None = None  # a rank that plans its calls in another way
+
+    def __str__(self) -> str:
+        plans = [] if self.crooked is None else [f"# rank {self.crooked} plans in another way"]
+        return "\n".join([*plans, *map(str, self.steps)])
+
+    def cut_of(self, rank: int) -> int | None:
+        """When this rank is cut short in leaving."""
+        return next((step.cut for step in self.steps if isinstance(step, Leave) and step.rank == rank), None)
+
+    def calls(self) -> Iterator[Call]:
+        for step in all_steps(self.steps):
+            match step:
+                case Await(call) | Start(_, call) | Hurry(call, _) | LetGo(call, _):
+                    yield call
+                case Gather(calls) | SameMemory(calls) | Group(calls, _):
+                    yield from calls
+
+
+def all_steps(steps: tuple[Step, ...]) -> Iterator[Step]:
+    """Those of all branches too."""
+    for step in steps:
+        yield step
+        if isinstance(step, Branch):
+            yield from all_steps(step.steps)

@@ -1,0 +1,198 @@
+"""All ranks of one program on one virtual clock: what a seed means, and what became of it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from random import Random
+
+from ringwide.callers import noted_descent
+from ringwide.collective.plan import Planner
+from ringwide.ring import Ring
+from ringwide.simulator.calling import CodecSettings
+from ringwide.simulator.programs.drawing import program_of
+from ringwide.simulator.programs.engine import CONFIG, SimulatedEngine
+from ringwide.simulator.programs.journal import Journal
+from ringwide.simulator.programs.performer import Performer
+from ringwide.simulator.programs.program import Program
+from ringwide.simulator.programs.verdict import verdict
+from ringwide.simulator.programs.wires import Wires
+from ringwide.simulator.scenario import Scenario
+from ringwide.simulator.weather import Weather
+
+
+@dataclass(frozen=True, slots=True)
+class Performance:
+    """What became of a program."""
+
+    seed: int
+    program: Program
+    problems: tuple[str, ...]
+    events: int
+    digest: str  # of everything that happened on the network, and when
+    errors: frozenset[str]  # with which calls have ended
+
+    @property
+    def story(self) -> str:
+        return f"{self.program.size} ranks:\n{self.program}"
+
+
+def perform(seed: int, program: Program | None = None, *, timing: int = 0) -> Performance:
+    """Carry out the program of a seed. Another `timing` gives it other delays."""
+    world = World(program_of(seed) if program is None else program, Random(seed * 1_000_003 + timing))
+    events = world.run()
+    performance = Performance(
+        seed=seed,
+        program=world.program,
+        problems=(*world.problems, *verdict(world.program, world.journals)),
+        events=events,
+        digest=blake2b(world.wires.log, digest_size=8).hexdigest(),
+        errors=frozenset(_errors(world.journals)),
+    )
+    world.dissolve()
+    return performance
+
+
+class World:
+    """The ranks of a program and the network between them."""
+
+    def __init__(self, program: Program, chance: Random) -> None:
+        self.program, self.problems = program, list[str]()
+        scenario = _scenario(program.size, chance)
+        planners = [_planner(scenario, rank) for rank in range(program.size)]
+        if program.crooked is not None:
+            planners[program.crooked] = _planner(_otherwise(scenario, chance), program.crooked)
+        turn_seconds = [chance.choice((1e-6, 1e-4, 3e-3)) for _ in planners]
+        self.wires = Wires(
+            scenario,
+            planners,
+            chance,
+            self.problems.append,
+            turn_seconds=turn_seconds,
+            eyes=chance.choice((0.0, 0.5, 1.0)),
+        )
+        self.loops = [self.wires.loop_of(rank) for rank in range(program.size)]
+        self.journals = [Journal() for _ in self.loops]
+        self._planners = planners
+        self._engines: dict[int, SimulatedEngine] = {}
+        self._formed = [loop.create_future() for loop in self.loops]
+
+    def _compute(self, rank: int) -> Callable[[float], Awaitable[None]]:
+        host = self.wires.hosts[rank]
+
+        async def compute(seconds: float) -> None:
+            host.freeze()
+            self.wires.clock.call_later(seconds, host.thaw)
+            await asyncio.sleep(0)
+
+        return compute
+
+    def run(self) -> int:
+        for rank, loop in enumerate(self.loops):
+            loop.create_task(self._live(rank))
+        try:
+            events = self.wires.clock.run()
+        except Exception as error:  # whatever is raised out of an event is a finding
+            self.problems.append(f"{type(error).__name__}: {error}")
+            events = 0
+        for rank, loop in enumerate(self.loops):
+            self.journals[rank].conclude()
+            self.problems += [f"rank {rank}: {complaint}" for complaint in loop.complaints]
+            left = sum(not task.done() for task in loop.tasks)
+            if left and self.journals[rank].through:
+                self.problems.append(f"rank {rank}: {left} tasks are left")
+        return events
+
+    async def _live(self, rank: int) -> None:
+        """As a user does who joins a ring, makes some calls and leaves it."""
+        with noted_descent() as descent:
+            engine = self._engines[rank] = SimulatedEngine(rank, self.wires, self._planners[rank], descent)
+            await self._meet(rank)
+            ring = Ring(rank, self.program.size, CONFIG, engine)
+            await Performer(ring, self.program, self._compute(rank), self.journals[rank]).perform()
+            await self._leave(rank, engine)
+
+    async def _meet(self, rank: int) -> None:
+        """Nobody calls before all are there."""
+        if len(self._engines) == self.program.size:
+            self.wires.dispatchers = [self._engines[rank].dispatcher for rank in range(self.program.size)]
+            for formed in self._formed:
+                formed.set_result(None)
+        await self._formed[rank]
+
+    async def _leave(self, rank: int, engine: SimulatedEngine) -> None:
+        leaving = self.loops[rank].create_task(engine.leave("it is done"))
+        turns = self.program.cut_of(rank)
+        while turns is not None and turns >= 0 and not leaving.done():
+            turns -= 1
+            await asyncio.sleep(0)
+        if turns is not None:
+            leaving.cancel()
+
+    def dissolve(self) -> None:
+        """End all circles of references, and what has not ended by itself."""
+        for loop in self.loops:
+            loop.close()
+        for rank in range(self.program.size):
+            for lane in self.wires.lanes_of(rank):
+                lane.dissolve()
+        for thing in (*self.wires.dispatchers, *self._engines.values(), self.wires):
+            vars(thing).clear()
+
+
+def _scenario(size: int, chance: Random) -> Scenario:
+    latency = chance.choice((1e-4, 1e-2))
+    return Scenario(
+        size=size,
+        algorithm=chance.choice(("auto", "auto", "ring", "doubling", "star")),
+        crowded=chance.random() < 0.5,
+        epoch=chance.choice((0, 7)),
+        sealed=False,
+        keeping=chance.random() < 0.4,
+        segment_bytes=chance.choice((40, 64, 256)),
+        doubling_bytes=chance.choice((0, 32, 128)),
+        express_bytes=chance.choice((32, 4096)),
+        staging_bytes=chance.choice((0, 400)),
+        lanes=chance.randint(1, 2),
+        coding=CodecSettings(),
+        calls=(),
+        faults=(),
+        weather=Weather(
+            latency=latency,
+            pause=0.0,
+            taken_at_once=chance.choice((0.0, 0.7, 1.0)),
+            split=chance.choice((0.0, 0.0, 0.0, 0.2)),
+            drowsy=chance.choice((0.0, 0.0, 0.0, 0.4)),
+            toil=0.0,
+            capacity_bytes=chance.choice((100, 1_000_000, 1_000_000)),
+        ),
+        parting=True,
+        resigning=False,
+    )
+
+
+def _otherwise(scenario: Scenario, chance: Random) -> Scenario:
+    """Almost the same settings."""
+    if chance.random() < 0.3:
+        return replace(scenario, crowded=not scenario.crowded)
+    if chance.random() < 0.5:
+        return replace(scenario, segment_bytes=scenario.segment_bytes + 8)
+    return replace(scenario, doubling_bytes=160 - scenario.doubling_bytes)
+
+
+def _planner(scenario: Scenario, rank: int) -> Planner:
+    planner = Planner(
+        rank=rank,
+        size=scenario.size,
+        segment_bytes=scenario.segment_bytes,
+        algorithm=scenario.algorithm,
+        doubling_bytes=scenario.doubling_bytes,
+        express_bytes=scenario.express_bytes,
+    )
+    planner.crowded = scenario.crowded
+    return planner
+
+
+def _errors(journals: list[Journal]) -> set[str]:
+    endings = [entry.ending for journal in journals for entry in journal.entries.values()]
+    return {ending.error for ending in endings if ending is not None and ending.error}

@@ -1,0 +1,164 @@
+"""Programs see: bugs planted in the call boundary are found, each within a few hundred seeds."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ringwide.awaitable import Call
+from ringwide.callers import Caller
+from ringwide.calls import Calls
+from ringwide.claims import Claims
+from ringwide.collective.dispatch import Dispatcher
+from ringwide.collective.leaving import Leaving
+from ringwide.collective.parting import Parting
+from ringwide.ring import Ring
+from ringwide.simulator.programs.drawing import program_of
+from ringwide.simulator.programs.fates import Fate, fates_of
+from ringwide.simulator.programs.program import (
+    LetGo,
+    Overlap,
+    Pause,
+    Program,
+    SameMemory,
+    Start,
+    all_steps,
+)
+from ringwide.simulator.programs.world import perform
+
+pytestmark = pytest.mark.timeout(600)  # much is computed
+
+MOST_SEEDS = 6000
+COLLECTIVES = ("allreduce", "reduce", "reduce_scatter", "all_gather", "broadcast", "barrier")
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+Likely = Callable[[Program], bool]
+
+
+def found(likely: Likely) -> str:
+    """The first problem of a program that is likely to show one."""
+    for seed in range(MOST_SEEDS):
+        if likely(program_of(seed)) and (problems := perform(seed).problems):
+            return problems[0]
+    return ""
+
+
+# The bugs
+
+
+def take_the_number_at_the_first_turn(plant: pytest.MonkeyPatch) -> None:
+    def late(method: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(self: Ring, *given: Any, **named: Any) -> Any:
+            return await method(self, *given, **named)
+
+        return call
+
+    for name in COLLECTIVES:
+        plant.setattr(Ring, name, late(getattr(Ring, name)))
+
+
+def validate_before_the_number(plant: pytest.MonkeyPatch) -> None:
+    make = Calls.make
+
+    def make_if_valid(self: Calls, prepare: Callable[[], Any], channel: str = "") -> Any:
+        try:
+            prepared = prepare()
+        except Exception as error:
+            return failing(error)
+        return make(self, lambda: prepared, channel)
+
+    plant.setattr(Calls, "make", make_if_valid)
+
+
+async def failing(error: Exception) -> None:
+    raise error
+
+
+def forget_who_calls(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(Caller, "next_mark", lambda self: 0)
+
+
+def refuse_in_silence(plant: pytest.MonkeyPatch) -> None:
+    """Who gives up before its turn does not tell the others."""
+    skip = Dispatcher.skip
+
+    def skip_quietly(self: Dispatcher, *given: Any) -> int:
+        with pytest.MonkeyPatch.context() as quiet:
+            quiet.setattr(self, "_tell_all", lambda frame: None)
+            return skip(self, *given)
+
+    plant.setattr(Dispatcher, "skip", skip_quietly)
+
+
+def let_two_calls_have_one_memory(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(Claims, "open", lambda self, occupant: True)
+
+
+def let_tensors_of_a_call_overlap(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr("ringwide.buckets.overlap_within", lambda arrays: False)
+
+
+def go_on_with_what_was_closed(plant: pytest.MonkeyPatch) -> None:
+    def close(self: Call[Any]) -> None:
+        self._under_way = None
+
+    plant.setattr(Call, "close", close)
+
+
+def keep_the_result_of_a_cancelled_call(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(Calls, "_undo", lambda self, entry: None)
+
+
+def hang_up_right_after_the_goodbye(plant: pytest.MonkeyPatch) -> None:
+    begin = Leaving.begin
+
+    def begin_and_end(self: Leaving, lost: Any) -> None:
+        begin(self, lost)
+        self.cut_short()
+
+    plant.setattr(Leaving, "begin", begin_and_end)
+
+
+def take_any_end_for_a_clean_one(plant: pytest.MonkeyPatch) -> None:
+    give_up_on = Parting.give_up_on
+
+    def believe(self: Parting, peer: int, reason: Exception) -> None:
+        if peer not in self._departed:
+            give_up_on(self, peer, reason)
+
+    plant.setattr(Parting, "give_up_on", believe)
+
+
+# Where they are likely to show
+
+
+def any_call(condition: Callable[[Fate], bool]) -> Likely:
+    return lambda program: any(map(condition, fates_of(program).values()))
+
+
+def any_step(*kinds: type) -> Likely:
+    return lambda program: any(isinstance(step, kinds) for step in all_steps(program.steps))
+
+
+def overlapping(program: Program) -> bool:
+    return any(call.overlap is Overlap.RETYPED for call in program.calls())
+
+
+BUGS: list[tuple[Plant, Likely]] = [
+    (take_the_number_at_the_first_turn, any_step(Start)),
+    (validate_before_the_number, any_call(lambda fate: bool(fate.mistaken))),
+    (forget_who_calls, any_call(lambda fate: fate.unordered)),
+    (refuse_in_silence, any_call(lambda fate: bool(fate.mistaken))),
+    (let_two_calls_have_one_memory, any_step(SameMemory)),
+    (let_tensors_of_a_call_overlap, overlapping),
+    (go_on_with_what_was_closed, any_step(LetGo)),
+    (hang_up_right_after_the_goodbye, any_step(Pause)),
+    (take_any_end_for_a_clean_one, any_call(lambda fate: bool(fate.cut))),
+    (keep_the_result_of_a_cancelled_call, any_call(lambda fate: bool(fate.cancelling))),
+]
+
+
+@pytest.mark.parametrize(("bug", "likely"), [pytest.param(*case, id=case[0].__name__) for case in BUGS])
+def test_a_planted_bug_is_found(bug: Plant, likely: Likely, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    assert found(likely), "no program has noticed"
