@@ -14,12 +14,13 @@ import ringwide
 SOURCE = Path(ringwide.__file__).parent
 
 FLOORS = (
-    ("errors", "latch", "registration", "setting_marks"),
+    ("callers", "errors", "latch", "registration", "setting_marks"),
     ("protocol", "pending"),
     ("background",),
     ("codec", "transport"),
     ("collective", "membership"),
     ("mail",),
+    ("awaitable", "claims"),
     ("buckets", "calls", "connections", "farewell", "observe", "written"),
     (
         "collected",
@@ -28,7 +29,7 @@ FLOORS = (
         "messages",
         "nonfinite",
     ),  # above the rooms that take plain arguments, never settings
-    ("exchange",),
+    ("bringing", "exchange"),
     ("correspondence",),
     ("engine", "recipes"),
     ("ring",),

@@ -63,7 +63,7 @@ class Collective:
 
     def compared_with(self, theirs: str) -> tuple[str, str, str]:
         """Our call and that of another rank, which has told it, in the words in which they differ, and what to do."""
-        mark, how, what = (theirs.split("\n", 2) + ["", ""])[:3]
+        mark, how, what = [*theirs.split("\n", 2), "", ""][:3]
         if not self.what.startswith(what) or not what:
             return self.what, what, SAME_ORDER
         if how != self.plan.how:

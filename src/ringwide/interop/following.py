@@ -77,36 +77,26 @@ class Followers:
 _followers = Followers()
 
 
-class Cause:
-    """What some code follows: an operation, by the name of a channel for what comes of it, and by its full name."""
+def follow(thing: Callable[[], object]) -> None:
+    """Have it done by a thread of its own, soon."""
 
-    __slots__ = ("__weakref__", "channel", "title")
-
-    def __init__(self, channel: str, title: str) -> None:
-        self.channel, self.title = channel, title
-
-
-def follow(thing: Callable[[], object], cause: Cause | None = None) -> None:
-    """Have it done by a thread of its own, soon. `cause` is what it follows, the same on every rank."""
-
-    def with_its_cause() -> None:
-        _here.cause = cause
+    def marked() -> None:
+        _here.follows = True
         try:
             thing()
         finally:
-            _here.cause = None
+            _here.follows = False
 
-    _followers.do(with_its_cause)
+    _followers.do(marked)
 
 
-def current_cause() -> Cause | None:
-    """What the code that this thread runs follows. Nothing, unless it is one of ours.
+def follows() -> bool:
+    """Is this one of those threads, at work?
 
-    Threads run side by side, in an order that differs from rank to rank; what one of them calls, it calls in order. So
-    the cause is what tells its calls from others.
+    Whether torch runs what follows a future in such a thread, or in the one that asks for it, is a matter of time: so
+    who calls there is not known by its thread.
     """
-    cause: Cause | None = getattr(_here, "cause", None)
-    return cause
+    return getattr(_here, "follows", False)
 
 
 def _forget_in_child() -> None:

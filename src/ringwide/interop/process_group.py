@@ -6,7 +6,7 @@ that torch will wait for anyway (`async_op=False`) is waited for here. Nothing r
 """
 
 import sys
-from collections import Counter
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -16,10 +16,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from ringwide.background import Background
-from ringwide.callers import Behalf, acting_for
 from ringwide.errors import fresh
 from ringwide.interop import several
-from ringwide.interop.following import Cause, current_cause
+from ringwide.interop.following import follows
 from ringwide.interop.interrupts import end_calls_at_interrupts
 from ringwide.interop.several import Call
 from ringwide.interop.tensors import alike, as_bits, as_numbers, operation_of, operation_on
@@ -29,8 +28,6 @@ from ringwide.ring import Ring
 
 Tensor = torch.Tensor
 Begin = Callable[[], Call]
-_NAMES, _DEEPEST = 16, 2
-"""There are 16 channels for what follows an operation, and 16 beside each for what follows that."""
 
 
 class RingProcessGroup(dist.ProcessGroup):
@@ -44,7 +41,7 @@ class RingProcessGroup(dist.ProcessGroup):
         self._membership, self._store, self._behind = membership, store, behind
         self._name = self._description = ""
         self._together: list[Pending[Any]] | None = None  # operations that were asked for as one
-        self._made: Counter[str] = Counter()  # operations, by what they follow
+        self._joined = threading.current_thread()
         end_calls_at_interrupts(behind)
 
     error: BaseException | None
@@ -250,42 +247,30 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def _work(self, begin: Begin, tensors: Any, opts: Any = None, *, by_hand: bool = True) -> RingWork:
         """A numbered operation. `begin` makes the one call of the ring that it is; if it cannot, it is refused."""
-        order = _Order(current_cause())
-        return self._started(lambda: self._begun(begin, order), tensors, opts, by_hand=by_hand, name=order.name)
+        return self._started(lambda: self._begun(begin), tensors, opts, by_hand=by_hand)
 
     def _long_work(self, begin: Begin, tensors: Any, opts: Any) -> RingWork:
         """One of several parts, with deadlines of its own."""
         return self._work(begin, tensors, opts, by_hand=False)
 
-    def _begun(self, begin: Begin, order: "_Order") -> Call:
+    def _begun(self, begin: Begin) -> Call:
         """On the loop's thread. Whatever fails here uses up the number, so that the next operation meets its own."""
-        order.number = self._made[order.channel]
-        self._made[order.channel] += 1
-        token = acting_for.set(acting_for.get() if order.cause is None else Behalf(order.cause, order.channel))
         try:
             return begin()
         except Exception as error:
             return self.ring.refused(fresh(error))
-        finally:
-            acting_for.reset(token)
 
-    def _started(
-        self,
-        begin: Begin,
-        tensors: Any,
-        opts: Any,
-        *,
-        by_hand: bool,
-        name: Callable[[], Cause | None] = lambda: None,
-    ) -> RingWork:
+    def _started(self, begin: Begin, tensors: Any, opts: Any, *, by_hand: bool) -> RingWork:
         pending = self._behind.pending(begin, by_hand=by_hand, on_error=self._note)
+        if follows():
+            pending.caller = self._joined
         try:
             if self._together is not None:
                 self._together.append(pending)
             elif not getattr(opts, "asyncOp", True):
                 pending.settle()  # torch waits next; if it were interrupted before that, nobody would
             pending.hand_over()
-            return RingWork([pending], _tensors_in(tensors), name)
+            return RingWork([pending], _tensors_in(tensors))
         except BaseException:  # an interrupt, and nobody will ever wait for this
             pending.give_up()
             raise
@@ -347,24 +332,6 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def abort(self) -> None:
         self.shutdown()
-
-
-class _Order:
-    """Where an operation stands: behind what it follows (nothing: the program's own), and there the how many-th it is.
-
-    The same on every rank, whichever thread makes it. Channels are used again after a while: what follows an operation
-    is over by then, as a rule. If not, its title tells it from another.
-    """
-
-    def __init__(self, cause: Cause | None) -> None:
-        self.cause, self.number = cause, 0
-        self.channel = "" if cause is None else cause.channel
-
-    def name(self) -> Cause:
-        title = "what follows operation" if self.cause is None else self.cause.title
-        deep = self.channel.count(" ") == _DEEPEST
-        channel = self.channel if deep else f"{self.channel or 'after'} {self.number % _NAMES}"
-        return Cause(channel, f"{title} {self.number}")
 
 
 def _as_list(tensors: Tensor | list[Tensor]) -> list[Tensor]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work
 
-from ringwide.interop.following import Cause, follow
+from ringwide.interop.following import follow
 from ringwide.pending import Pending
 
 _NO_TIMEOUT = timedelta(0)
@@ -32,15 +32,9 @@ class WaitTimeout(RuntimeError, TimeoutError):
 class RingWork(Work):
     """One operation of a group, or several that were asked for together."""
 
-    def __init__(
-        self,
-        pendings: Sequence[Pending[Any]],
-        tensors: list[torch.Tensor],
-        name: Callable[[], Cause | None] = lambda: None,
-    ) -> None:
-        """`name()`, when it has begun: what follows it is known by on every rank."""
+    def __init__(self, pendings: Sequence[Pending[Any]], tensors: list[torch.Tensor]) -> None:
         super().__init__()
-        self._pendings, self._tensors, self._name = pendings, tensors, name
+        self._pendings, self._tensors = pendings, tensors
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         """An interrupt gives up what has not ended, and is raised when that is over."""
@@ -92,7 +86,7 @@ class RingWork(Work):
 
     def _follow(self) -> "torch.futures.Future[list[torch.Tensor]]":
         ended: torch.futures.Future[None] = torch.futures.Future()
-        when_all_done(self._pendings, lambda: follow(lambda: ended.set_result(None), self._name()))
+        when_all_done(self._pendings, lambda: follow(lambda: ended.set_result(None)))
         return ended.then(self._outcome)
 
     def _outcome(self, _: object) -> list[torch.Tensor]:
