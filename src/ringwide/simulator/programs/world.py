@@ -144,13 +144,13 @@ def _scenario(size: int, chance: Random) -> Scenario:
     latency = chance.choice((1e-4, 1e-2))
     return Scenario(
         size=size,
-        algorithm=chance.choice(("auto", "auto", "ring", "doubling", "star")),
-        crowded=chance.random() < 0.5,
+        algorithm=chance.choice(("auto", "auto", "ring", "tree")),
+        fanout=chance.randint(1, max(1, size - 1)),
         epoch=chance.choice((0, 7)),
         sealed=False,
         keeping=chance.random() < 0.4,
         segment_bytes=chance.choice((40, 64, 256)),
-        doubling_bytes=chance.choice((0, 32, 128)),
+        tree_bytes=chance.choice((0, 32, 128)),
         express_bytes=chance.choice((32, 4096)),
         staging_bytes=chance.choice((0, 400)),
         lanes=chance.randint(1, 2),
@@ -173,24 +173,21 @@ def _scenario(size: int, chance: Random) -> Scenario:
 
 def _otherwise(scenario: Scenario, chance: Random) -> Scenario:
     """Almost the same settings."""
-    if chance.random() < 0.3:
-        return replace(scenario, crowded=not scenario.crowded)
     if chance.random() < 0.5:
         return replace(scenario, segment_bytes=scenario.segment_bytes + 8)
-    return replace(scenario, doubling_bytes=160 - scenario.doubling_bytes)
+    return replace(scenario, tree_bytes=160 - scenario.tree_bytes)
 
 
 def _planner(scenario: Scenario, rank: int) -> Planner:
-    planner = Planner(
+    return Planner(
         rank=rank,
         size=scenario.size,
         segment_bytes=scenario.segment_bytes,
         algorithm=scenario.algorithm,
-        doubling_bytes=scenario.doubling_bytes,
+        tree_bytes=scenario.tree_bytes,
         express_bytes=scenario.express_bytes,
+        fanout=scenario.fanout,
     )
-    planner.crowded = scenario.crowded
-    return planner
 
 
 def _errors(journals: list[Journal]) -> set[str]:
