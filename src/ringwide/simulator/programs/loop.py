@@ -14,6 +14,15 @@ from ringwide.simulator.host import Host
 Result = TypeVar("Result")
 
 
+class NumberedTask(asyncio.Task[Any]):
+    """A task group keeps its tasks in a set: without an order of its own, a replay would not be exact."""
+
+    number = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
 class RankLoop(asyncio.AbstractEventLoop):
     """Runs what is ready in turns, in asyncio's order. When the next turn comes is a matter of chance, rank by rank.
 
@@ -23,7 +32,7 @@ class RankLoop(asyncio.AbstractEventLoop):
     def __init__(self, clock: VirtualClock, host: Host, chance: Callable[[], float], turn_seconds: float) -> None:
         self._clock, self._host, self._chance, self._turn_seconds = clock, host, chance, turn_seconds
         self._ready: deque[asyncio.Handle] = deque()
-        self._factory: Callable[..., Any] | None = None
+        self._factory: Callable[..., Any] | None = self._numbered
         self._arranged = False  # a turn will come, or this is one
         self.tasks: list[asyncio.Task[Any]] = []
         self.complaints: list[str] = []  # what asyncio would have logged
@@ -68,6 +77,11 @@ class RankLoop(asyncio.AbstractEventLoop):
         given: dict[str, Any] = {} if context is None else {"context": context}
         task = asyncio.Task(coro, loop=self, **given) if self._factory is None else self._factory(self, coro, **given)
         self.tasks.append(task)
+        return task
+
+    def _numbered(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **given: Any) -> Any:
+        task = NumberedTask(coro, loop=loop, **given)
+        task.number = len(self.tasks)
         return task
 
     def set_task_factory(self, factory: Callable[..., Any] | None) -> None:
