@@ -71,7 +71,7 @@ async def with_a_failing_sibling(call: Awaitable[Any]) -> None:
     async def fail() -> None:
         raise LookupError
 
-    with pytest.raises(ExceptionGroup):
+    with pytest.raises(ExceptionGroup):  # noqa: PT012
         async with asyncio.TaskGroup() as group:
             group.create_task(fail())
             group.create_task(call)  # type: ignore[arg-type]
@@ -100,6 +100,17 @@ WAYS_OUT = {
 }
 
 
+async def aborted_or_right(call: Awaitable[Any], mine: Any, reason: str) -> None:
+    """The second, if all that rank 0 owed to this one had left when it was given up there."""
+    try:
+        await call
+    except ringwide.CollectiveAborted as error:
+        assert (error.by, error.reason, error.number) == (0, reason, 2)  # noqa: PT017 - or it succeeds
+        assert (mine == 11).all()
+    else:
+        assert (mine == 21).all()
+
+
 @pytest.mark.filterwarnings("ignore:a call of a ring was never awaited")
 @pytest.mark.parametrize("count", [SMALL, BULK])
 @pytest.mark.parametrize("way", WAYS_OUT)
@@ -111,12 +122,10 @@ async def test_a_call_that_nobody_waits_for_has_its_place_all_the_same(way: str,
         if ring.rank == 0:
             await out(ring.allreduce(mine, "sum"))
         else:
-            error = await error_of(ring.allreduce(mine, "sum"))
-            assert isinstance(error, ringwide.CollectiveAborted)
-            assert (error.by, error.reason, error.number) == (0, reason, 2)
+            await aborted_or_right(ring.allreduce(mine, "sum"), mine, reason)
         for value in (10, 20):
             assert (await ring.allreduce(of(ring, value, count), "sum"))[0] == 2 * value + 1
-        assert (mine == 10 + ring.rank).all()
+        assert ring.rank or (mine == 10).all()
 
     await on_every_rank(2, act)
 
@@ -384,8 +393,8 @@ async def test_a_call_that_is_awaited_on_another_loop_is_given_up() -> None:
             assert isinstance(found, RuntimeError)
             assert "another event loop" in str(found)
         else:
-            assert isinstance(await error_of(call), ringwide.CollectiveAborted)
-        assert (mine == 10 + ring.rank).all()
+            await aborted_or_right(call, mine, "it was interrupted by RuntimeError")
+        assert ring.rank or (mine == 10).all()
         assert (await ring.allreduce(of(ring, 20), "sum"))[0] == 41
 
     await on_every_rank(2, act)

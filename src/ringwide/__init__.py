@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 _HOME = {
     "join": "ringwide.ring",
     "Ring": "ringwide.ring",
+    "Call": "ringwide.awaitable",
     "join_blocking": "ringwide.blocking",
     "BlockingRing": "ringwide.blocking",
     "RingConfig": "ringwide.config",
@@ -32,6 +33,7 @@ _HOME = {
     "CollectiveAborted": "ringwide.errors",
     "CollectiveTimeout": "ringwide.errors",
     "NonfiniteInput": "ringwide.errors",
+    "TensorInUse": "ringwide.errors",
     "PeerLost": "ringwide.errors",
     "PeerLeft": "ringwide.errors",
     "RemoteProtocolError": "ringwide.errors",
@@ -45,6 +47,7 @@ if "torch.distributed" in sys.modules:  # else torch does this itself, when it i
     register()
 
 if TYPE_CHECKING:
+    from ringwide.awaitable import Call as Call
     from ringwide.blocking import BlockingRing as BlockingRing
     from ringwide.blocking import join_blocking as join_blocking
     from ringwide.config import RingConfig as RingConfig
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from ringwide.errors import RingClosed as RingClosed
     from ringwide.errors import RingwideError as RingwideError
     from ringwide.errors import StartTimeout as StartTimeout
+    from ringwide.errors import TensorInUse as TensorInUse
     from ringwide.ring import Ring as Ring
     from ringwide.ring import join as join
 

@@ -79,11 +79,11 @@ class Callers:
         self._in_turn = 0
         self._last: ref[object] = ref(NO_TASK)
         self._last_caller = self._known[NO_TASK] = Caller(NO_TASK.title)
-        self._joined = Caller("the one that joined")
+        self.joined = Caller("the one that joined")
 
     def adopt(self, who: object) -> None:
         """This is the one that joined, though a task did it for it."""
-        self._known[who] = self._joined
+        self._known[who] = self.joined
 
     def find(self, who: object) -> Caller:
         if self._last() is who:
@@ -101,7 +101,7 @@ class Callers:
         if title is None:
             self._in_turn += 1
             title = f"caller {self._in_turn} of the channel"
-        return Caller(title) if title else self._joined
+        return Caller(title) if title else self.joined
 
     def _thread_by_age(self, who: object) -> str | None:
         if not isinstance(who, threading.Thread):

@@ -243,8 +243,12 @@ class Calls:
     def _refuse_thread(self, queue: _Queue) -> None:
         """It is a call all the same: without a number for it, later ones would be paired with the wrong ones."""
         reason = "it was made outside of the event loop's thread"
-        self.loop.call_soon_threadsafe(self._dispatcher.skip, reason, queue.channel)
+        self.loop.call_soon_threadsafe(self._skip, queue, reason)
         raise RuntimeError(_wrong_thread())
+
+    def _skip(self, queue: _Queue, reason: str) -> None:
+        queue.callers.joined.next_mark()  # on whose behalf it was made, as a rule
+        self._dispatcher.skip(reason, queue.channel)
 
     def make_message(self, prepare: "Callable[[], Message[T]]") -> Call[T]:
         """A message has no number. It is sent or expected from now on, and what fails is this rank's matter."""

@@ -195,7 +195,7 @@ class RingConfig(BaseModel):
         default=30.0,
         ge=1,
         le=3_600,
-        description="Sent but unacknowledged for this long: the kernel ends the connection.",
+        description="A sign of life unacknowledged for this long: the kernel ends the connection.",
     )
     linger_seconds: float = Field(
         default=200e-6,

@@ -14,7 +14,7 @@ from local_ring import free_peers
 from ringwide.__main__ import main
 from transport.certificates import Authority
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(15)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
 
 PATIENCE_SECONDS = 60
 LONGER_THAN_A_GOODBYE_SECONDS = 1.0
