@@ -2,6 +2,8 @@ from itertools import product
 
 import pytest
 
+from ringwide.collective.channel import Channel
+from ringwide.collective.collective import SAME_CALLER, Collective, Mark
 from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
 
 SIZES = range(2, 18)
@@ -125,15 +127,29 @@ def test_ranks_that_go_about_it_differently_have_other_fingerprints(
     here, there = plan_of(**one), plan_of(**other)
     assert here.what == there.what == "allreduce(sum)"
     assert here.fingerprint != there.fingerprint
-    told = here.told_apart(there.told)
-    assert told == (f"allreduce(sum) by {here.how}", f"allreduce(sum) by {there.how}")
+    told = called(here).compared_with(called(there).described)
+    assert told[:2] == (f"allreduce(sum) by {here.how}", f"allreduce(sum) by {there.how}")
     assert ours in told[0]
     assert theirs in told[1]
 
 
 def test_ranks_that_were_asked_for_something_else_are_told_apart_by_that() -> None:
     other = planners(3)[0].plan(Request(Kind.BARRIER, "", ()))
-    assert plan_of().told_apart(other.told) == ("allreduce(sum)", "barrier()")
+    assert called(plan_of()).compared_with(called(other).described)[:2] == ("allreduce(sum)", "barrier()")
+
+
+def test_ranks_on_which_another_task_calls_are_told_so() -> None:
+    ours, theirs = (called(plan_of(), Mark(n, "the one that joined", n)) for n in (1, 2))
+    assert ours.fingerprint != theirs.fingerprint
+    assert ours.compared_with(theirs.described) == (
+        "allreduce(sum) as call 1 of the one that joined",
+        "it as call 2 of the one that joined",
+        SAME_CALLER,
+    )
+
+
+def called(plan: Plan, mark: Mark | None = None) -> Collective:
+    return Collective(1, plan, lambda _: None, channel=Channel(""), mark=mark)
 
 
 def test_all_ranks_of_a_ring_have_the_same_fingerprint() -> None:

@@ -1,7 +1,9 @@
 """Programs see: bugs planted in the call boundary are found, each within a few hundred seeds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -12,6 +14,7 @@ from ringwide.claims import Claims
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.leaving import Leaving
 from ringwide.collective.parting import Parting
+from ringwide.collective.plan import Plan, Planner, Request
 from ringwide.ring import Ring
 from ringwide.simulator.programs.drawing import program_of
 from ringwide.simulator.programs.fates import Fate, fates_of
@@ -60,12 +63,12 @@ def take_the_number_at_the_first_turn(plant: pytest.MonkeyPatch) -> None:
 def validate_before_the_number(plant: pytest.MonkeyPatch) -> None:
     make = Calls.make
 
-    def make_if_valid(self: Calls, prepare: Callable[[], Any], channel: str = "") -> Any:
+    def make_if_valid(self: Calls, prepare: Callable[[bool], Any], channel: str = "") -> Any:
         try:
-            prepared = prepare()
+            prepared = prepare(bool(channel))
         except Exception as error:
             return failing(error)
-        return make(self, lambda: prepared, channel)
+        return make(self, lambda _: prepared, channel)
 
     plant.setattr(Calls, "make", make_if_valid)
 
@@ -109,6 +112,15 @@ def keep_the_result_of_a_cancelled_call(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(Calls, "_undo", lambda self, entry: None)
 
 
+def leave_the_plan_out_of_the_fingerprint(plant: pytest.MonkeyPatch) -> None:
+    plan = Planner.plan
+
+    def plan_as_asked(self: Planner, request: Request, **given: Any) -> Plan:
+        return replace(plan(self, request, **given), fingerprint=crc32(repr(request).encode()))
+
+    plant.setattr(Planner, "plan", plan_as_asked)
+
+
 def hang_up_right_after_the_goodbye(plant: pytest.MonkeyPatch) -> None:
     begin = Leaving.begin
 
@@ -149,6 +161,7 @@ BUGS: list[tuple[Plant, Likely]] = [
     (validate_before_the_number, any_call(lambda fate: bool(fate.mistaken))),
     (forget_who_calls, any_call(lambda fate: fate.unordered)),
     (refuse_in_silence, any_call(lambda fate: bool(fate.mistaken))),
+    (leave_the_plan_out_of_the_fingerprint, lambda program: program.crooked is not None),
     (let_two_calls_have_one_memory, any_step(SameMemory)),
     (let_tensors_of_a_call_overlap, overlapping),
     (go_on_with_what_was_closed, any_step(LetGo)),

@@ -40,7 +40,7 @@ _FLOATS = ("float64", "float32")
 _INTEGERS = ("int64", "int32")
 _PAUSES = (0.0, 0.003, 0.03, 2.0)
 _CALM, _LEAVES, _MISTAKEN, _OWN_CHANNEL, _OVERLAPPING = 0.35, 0.15, 0.12, 0.5, 0.3
-_CUT, _CROOKED = 0.3, 0.0
+_CUT, _CROOKED = 0.3, 0.04
 _MOST_TURNS = 7
 _DEEPEST = 2
 
