@@ -174,7 +174,7 @@ def _scenario(size: int, chance: Random) -> Scenario:
 def _otherwise(scenario: Scenario, chance: Random) -> Scenario:
     """Almost the same settings."""
     if chance.random() < 0.5:
-        return replace(scenario, segment_bytes=scenario.segment_bytes + 8)
+        return replace(scenario, segment_bytes=scenario.segment_bytes - 8)
     return replace(scenario, tree_bytes=160 - scenario.tree_bytes)
 
 
