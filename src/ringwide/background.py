@@ -141,17 +141,18 @@ class Background:
     def close(self) -> None:
         """At the end of the program: others hear a goodbye, and do not take this for a crash, nor a crash for this."""
         uncaught = _uncaught()
+        seconds = None if uncaught is None else _LEAVE_SECONDS  # who is done stays until the others have what it sent
         for key in list(self._to_close):
-            self._wait_a_little(self.start_task(lambda key=key: self._close(key, uncaught)))  # type: ignore[misc]
+            self._wait_for(self.start_task(lambda key=key: self._close(key, uncaught)), seconds)  # type: ignore[misc]
         for pending in list(self._closing):
-            self._wait_a_little(pending)
+            self._wait_for(pending, _LEAVE_SECONDS)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_LEAVE_SECONDS)
 
-    def _wait_a_little(self, closing: Pending[None]) -> None:
+    def _wait_for(self, closing: Pending[None], seconds: float | None) -> None:
         try:
-            closing.wait(_LEAVE_SECONDS)
-        except Exception as error:
+            closing.wait(seconds)
+        except (Exception, KeyboardInterrupt) as error:
             logger.warning("left in a hurry: %s", error)
 
     def be_gone(self) -> None:

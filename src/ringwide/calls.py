@@ -222,12 +222,12 @@ class Calls:
                 raise RingClosed(_LEFT)
             if entry.mark.caller == NO_TASK.title and not entry.queue.channel.name:
                 raise RuntimeError(_NO_TASK)
-            prepared = prepare(entry.queue.channel.id > 0)
+            prepared = entry.prepared = prepare(entry.queue.channel.id > 0)
             if not self.claims.open(prepared):
+                entry.prepared = None
                 prepared.discard()
                 what = prepared.plan.what
                 raise Refusal("it uses a tensor of another open call", lambda n: TensorInUse(number=n, what=what))
-            entry.prepared = prepared
         except Refusal as refusal:
             entry.refusal = refusal.with_traceback(None)
         except Exception as error:
@@ -247,8 +247,10 @@ class Calls:
         raise RuntimeError(_wrong_thread())
 
     def _skip(self, queue: _Queue, reason: str) -> None:
-        queue.callers.joined.next_mark()  # on whose behalf it was made, as a rule
-        self._dispatcher.skip(reason, queue.channel)
+        entry: _Entry[Any] = _Entry(self, queue, queue.callers.joined)  # on whose behalf it was made, as a rule
+        entry.given_up = reason
+        queue.waiting.append(entry)
+        self._start_waiting(queue)
 
     def make_message(self, prepare: "Callable[[], Message[T]]") -> Call[T]:
         """A message has no number. It is sent or expected from now on, and what fails is this rank's matter."""
