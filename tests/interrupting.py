@@ -57,6 +57,9 @@ class Rank(Protocol):
     def made(self) -> int:
         """How many calls this rank has made."""
 
+    def made_for(self, thread: threading.Thread) -> None:
+        """This thread calls, and is the one that joined as far as others know."""
+
 
 class Two:
     """Rank 0 is interrupted at one instruction after the other; rank 1, in a thread of its own, never."""
@@ -94,6 +97,8 @@ class Two:
 
     def interrupt(self, interrupts: AbstractContextManager[object], where: str) -> bool:
         """Was the call interrupted? No two calls have the same sum, so that none can be another's."""
+        self.ours.made_for(threading.current_thread())
+        self.other.made_for(self._thread)
         first, second = self._values()
         tensor, made = self.ours.full(first), self.ours.made()
         self._to_do.put(first)

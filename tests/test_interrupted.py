@@ -38,6 +38,9 @@ class BlockingRank:
     def made(self) -> int:
         return self._ring.statistics().collectives
 
+    def made_for(self, thread: threading.Thread) -> None:
+        self._ring._ring.made_for(thread)
+
 
 @contextmanager
 def two_ranks(count: int) -> Iterator[Two]:

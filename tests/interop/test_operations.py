@@ -1,5 +1,6 @@
 """One operation of torch is one call of the ring: ranks are threads here, and have a store in memory."""
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -311,6 +312,9 @@ class TorchRank:
 
     def made(self) -> int:
         return self._group.ring.statistics().collectives
+
+    def made_for(self, thread: threading.Thread) -> None:
+        self._group.ring.made_for(thread)
 
 
 class WaitingRank(TorchRank):

@@ -288,9 +288,10 @@ async def test_what_is_ended_before_it_began_leaves_no_warning() -> None:
     _, buckets = made(1)
     ring = Slow()
     exchange = Overlapped(ring, buckets)
-    exchange._start_until(1)
-    exchange._travelling[0].cancel()
-    await asyncio.wait(exchange._travelling)
+    step = asyncio.create_task(exchange.average(lambda completes: 0.0))
+    await asyncio.sleep(0)
+    step.cancel()
+    await asyncio.wait([step])
     exchange.close()
     assert ring.began == []
 
