@@ -16,6 +16,10 @@ T_co = TypeVar("T_co", covariant=True)
 _PATIENCE_SECONDS = 60.0
 
 
+class OtherLoop(RuntimeError):
+    """The cause for which a call is given up that is awaited on an event loop where its ring does not live."""
+
+
 class NeverAwaited(BaseException):
     """The cause for which a call is given up that nobody has awaited, and nobody can any more."""
 
@@ -29,6 +33,8 @@ def reason_of(cause: BaseException) -> str:
             return "it was closed"
         case NeverAwaited():
             return "it was never awaited"
+        case OtherLoop():
+            return "it was awaited on another event loop"
     return f"it was interrupted by {type(cause).__name__}"
 
 
@@ -119,7 +125,7 @@ class Call(Coroutine[Any, Any, T]):
         if under_way is None:
             raise RuntimeError("this call is awaited already, or was closed; make another one")
         if asyncio._get_running_loop() is not self._home.loop:
-            error = RuntimeError("this call is awaited on another event loop than that of its ring; await it there")
+            error = OtherLoop("this call is awaited on another event loop than that of its ring; await it there")
             self._give_up(under_way, error, wait=True)
             raise error
         return under_way

@@ -15,17 +15,23 @@ T = TypeVar("T")
 class Packed(Prepared[T]):
     """Tensors as buckets: all that is reduced or broadcast."""
 
-    __slots__ = ("_bundle", "_leaves", "_replaces")
+    __slots__ = ("_bundle", "_leaves", "_reads", "_replaces")
 
-    def __init__(self, plan: Plan, bundle: Bundle, leaves: Sequence[Leaf], tensors: T, *, replaces: bool) -> None:
+    def __init__(
+        self, plan: Plan, bundle: Bundle, leaves: Sequence[Leaf], tensors: T, *, replaces: bool, reads: bool
+    ) -> None:
+        """`replaces`: the result goes into the tensors. `reads`: they are read until it is over."""
         super().__init__(plan, bundle.numbers, tensors)
-        self._bundle, self._leaves, self._replaces = bundle, leaves, replaces
+        self._bundle, self._leaves, self._replaces, self._reads = bundle, leaves, replaces, reads
 
     def written(self) -> Sequence[Array]:
         return memory_of(self._leaves) if self._replaces else ()
 
     def read(self) -> Sequence[Array]:
-        return () if self._replaces else memory_of(self._leaves)
+        return memory_of(self._leaves) if self._reads and not self._replaces else ()
+
+    def copied(self) -> Sequence[Array]:
+        return () if self._reads or self._replaces else memory_of(self._leaves)
 
     def check(self) -> None:
         if self._replaces:
@@ -55,6 +61,9 @@ class Share(Prepared[Any]):
     def written(self) -> Sequence[Array]:
         return memory_of([self._place])
 
+    def copied(self) -> Sequence[Array]:
+        return memory_of([self._leaf])
+
     def commit(self) -> Any:
         reduced = self._bundle.totals()[self._share]
         if self._place is None:
@@ -73,14 +82,17 @@ class Share(Prepared[Any]):
 class Gathered(Prepared[Any]):
     """The tensors of all ranks."""
 
-    __slots__ = ("_collected", "_place")
+    __slots__ = ("_collected", "_leaf", "_place")
 
-    def __init__(self, plan: Plan, collected: Collected, place: Leaf | None, into: Any) -> None:
+    def __init__(self, plan: Plan, collected: Collected, leaf: Leaf, place: Leaf | None, into: Any) -> None:
         super().__init__(plan, collected.numbers, into)
-        self._collected, self._place = collected, place
+        self._collected, self._leaf, self._place = collected, leaf, place
 
     def written(self) -> Sequence[Array]:
         return memory_of([self._place])
+
+    def copied(self) -> Sequence[Array]:
+        return memory_of([self._leaf])
 
     def commit(self) -> Any:
         parts = self._collected.commit()

@@ -7,7 +7,7 @@ a `CollectiveMismatch` instead of a wrong number.
 Rules:
 - The task that joined is the same on every rank, whatever it runs.
 - On the default channel, a task made since is known by its descent from the one that joined: which functions run, and
-  the how-manieth task with that function each of them is. A `Descent` notes that, in the task factory of the loop.
+  which number each has among its parent's tasks with that function. A `Descent` notes that, in the loop's task factory.
 - A named channel is the program's word that the order of its callers is known. There a caller is known by when it first
   used the channel.
 - A thread that calls is known by its name without numbers, and by its age among those with that name which have not

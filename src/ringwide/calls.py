@@ -75,6 +75,10 @@ class Prepared(Generic[T]):
         """The caller's memory that it reads until it is over."""
         return ()
 
+    def copied(self) -> Sequence[Array]:
+        """The caller's memory of which it has a copy."""
+        return ()
+
     def check(self) -> None:
         """Can the result be written where it belongs? If this raises, nothing of the caller's changes."""
 
@@ -226,7 +230,7 @@ class Calls:
             if not self.claims.open(prepared):
                 entry.prepared = None
                 prepared.discard()
-                what = prepared.plan.what
+                what = prepared.plan.what + entry.queue.channel.suffix
                 raise Refusal("it uses a tensor of another open call", lambda n: TensorInUse(number=n, what=what))
         except Refusal as refusal:
             entry.refusal = refusal.with_traceback(None)

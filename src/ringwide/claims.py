@@ -36,6 +36,10 @@ class Occupant(Protocol):
         """The caller's memory that it reads, or may read, until it is over."""
         ...
 
+    def copied(self) -> Sequence[Array]:
+        """The caller's memory that it has read already: it must not have been in the middle of something."""
+        ...
+
 
 class Claims:
     """What the open calls of one ring occupy."""
@@ -49,7 +53,7 @@ class Claims:
             self._open[occupant] = None
             return True
         spans = _spans(occupant.written()), _spans(occupant.read())
-        if self._in_use(*spans):
+        if self._in_use(*spans, _spans(occupant.copied())):
             return False
         self._open[occupant] = spans
         return True
@@ -57,13 +61,13 @@ class Claims:
     def close(self, occupant: Occupant) -> None:
         self._open.pop(occupant, None)
 
-    def _in_use(self, written: Sequence[Span], read: Sequence[Span]) -> bool:
-        if not written and not read:
+    def _in_use(self, written: Sequence[Span], read: Sequence[Span], copied: Sequence[Span]) -> bool:
+        if not (written or read or copied):
             return False
         others = [self._spans_of(other) for other in self._open]
         theirs_written = [span for other_written, _ in others for span in other_written]
         theirs_read = [span for _, other_read in others for span in other_read]
-        return overlap(written, theirs_written + theirs_read) or overlap(read, theirs_written)
+        return overlap(written, theirs_written + theirs_read) or overlap([*read, *copied], theirs_written)
 
     def _spans_of(self, occupant: Occupant) -> tuple[list[Span], list[Span]]:
         spans = self._open[occupant]

@@ -114,6 +114,9 @@ class Message(Generic[T]):
     def read(self) -> Sequence[Array]:
         return ()
 
+    def copied(self) -> Sequence[Array]:
+        return ()
+
     def done(self, error: Exception | None) -> None:
         """The first that is heard decides."""
         if not self.over:

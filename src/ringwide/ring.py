@@ -155,7 +155,7 @@ class Ring:
             if place is not None:
                 require_room(place, self.size * recipe.groups[0].count, leaf.dtype, f"what {self.size} ranks bring")
             collected = Collected(leaf, place, rank=self.rank, size=self.size, shelf=self._engine.shelf)
-            return Gathered(recipe.plan, collected, place, into)
+            return Gathered(recipe.plan, collected, leaf, place, into)
 
         return self._calls.make(prepare, channel)
 
@@ -293,7 +293,7 @@ class Ring:
         bundle = Bundle(leaves, recipe.groups, self._engine.shelf, copies=not (replaces or reads))
         if inspected is not None:
             self._inspect(recipe, bundle, inspected, bucket)
-        return Packed(recipe.plan, bundle, leaves if replaces or reads else (), tensors, replaces=replaces)
+        return Packed(recipe.plan, bundle, leaves, tensors, replaces=replaces, reads=reads)
 
     def _inspect(self, recipe: Recipe, bundle: Bundle, signature: Signature, bucket: str = "") -> None:
         """Numbers that are not finite may not take part, if that is what `on_nonfinite` says."""

@@ -57,6 +57,11 @@ class Collective:
         return self.plan.what + self._channel.suffix
 
     @property
+    def kind(self) -> str:
+        """What it is in a word, and on which channel if that has a name."""
+        return self.plan.what.partition("(")[0] + self._channel.suffix
+
+    @property
     def described(self) -> str:
         """What another rank is told that has another fingerprint. What may be long comes last, as it may be cut."""
         return "\n".join([str(self._mark or ""), self.plan.how, self.what])
@@ -65,7 +70,7 @@ class Collective:
         """Our call and that of another rank, which has told it, in the words in which they differ, and what to do."""
         mark, how, what = [*theirs.split("\n", 2), "", ""][:3]
         if not self.what.startswith(what) or not what:
-            return self.what, what, SAME_ORDER
+            return self.what, what, SAME_ORDER if mark == str(self._mark or "") else f"{SAME_ORDER}; {SAME_CALLER}"
         if how != self.plan.how:
             return f"{self.what} by {self.plan.how}", f"{what} by {how}", SAME_ORDER
         return f"{self.what} as {self._mark}", f"it as {mark}", SAME_CALLER

@@ -123,10 +123,13 @@ class Deadlines:
             self._warn(collective, now - collective.progress_at)
 
     def _warn(self, collective: Collective, seconds: float) -> None:
-        kind, _, _ = collective.plan.what.partition("(")
         whom = ranks_named(self.missing_from(collective))
         logger.warning(
-            "collective %d %s: waiting for %s (%.0f s without progress)", collective.sequence, kind, whom, seconds
+            "collective %d %s: waiting for %s (%.0f s without progress)",
+            collective.sequence,
+            collective.kind,
+            whom,
+            seconds,
         )
 
     def _watch(self, vitals: Vitals, now: float) -> None:
