@@ -141,6 +141,24 @@ async def test_a_call_that_is_never_awaited_is_told_of() -> None:
     await on_every_rank(1, act)
 
 
+async def test_a_call_that_has_timed_out_is_over() -> None:
+    timed_out = asyncio.Event()
+
+    async def act(ring: Ring) -> None:
+        if ring.rank == 0:
+            call = ring.allreduce(of(ring, 10))
+            for error in (TimeoutError, RuntimeError):
+                with pytest.raises(error):
+                    await asyncio.wait_for(call, 0.01)
+            timed_out.set()
+        else:
+            await timed_out.wait()
+            assert isinstance(await error_of(ring.allreduce(of(ring, 10))), ringwide.CollectiveAborted)
+        assert (await ring.allreduce(of(ring, 20), "sum"))[0] == 41
+
+    await on_every_rank(2, act)
+
+
 async def test_a_call_is_awaited_once() -> None:
     async def act(ring: Ring) -> None:
         call = ring.barrier()
@@ -299,12 +317,77 @@ async def test_the_task_factory_of_the_loop_is_put_back() -> None:
     assert loop.get_task_factory() is before
 
 
-async def test_a_channel_is_a_string() -> None:
+@pytest.mark.parametrize("channel", [5, None, ["a"]])
+async def test_a_channel_that_is_no_string_uses_up_a_number(channel: Any) -> None:
     async def act(ring: Ring) -> None:
-        with pytest.raises(TypeError, match="channel 5"):
-            ring.barrier(channel=5)  # type: ignore[arg-type]
+        if ring.rank == 0:
+            assert isinstance(await error_of(ring.barrier(channel=channel)), TypeError)
+        else:
+            assert isinstance(await error_of(ring.barrier()), ringwide.CollectiveAborted)
+        assert (await ring.allreduce(of(ring, 20), "sum"))[0] == 41
 
-    await on_every_rank(1, act)
+    await on_every_rank(2, act)
+
+
+async def test_a_task_that_does_not_descend_from_the_one_that_joined_needs_a_channel() -> None:
+    here: dict[int, Ring] = {}
+    joined = asyncio.Event()
+
+    async def worker(rank: int, channel: str) -> Any:
+        await joined.wait()
+        return await here[rank].allreduce(of(here[rank], 10), "sum", channel=channel)
+
+    tasks = [asyncio.create_task(worker(rank, channel)) for channel in ("", "own") for rank in range(2)]
+
+    async def act(ring: Ring) -> None:
+        here[ring.rank] = ring
+        if len(here) == 2:
+            joined.set()
+        assert isinstance(await error_of(tasks[ring.rank]), RuntimeError | ringwide.CollectiveAborted)
+        assert (await tasks[2 + ring.rank])[0] == 21
+
+    await on_every_rank(2, act)
+
+
+async def test_a_second_ring_counts_tasks_anew() -> None:
+    """As where one rank joins again and another was restarted."""
+
+    async def step(ring: Ring) -> Any:
+        return await ring.allreduce(of(ring, 10), "sum")
+
+    async def act(ring: Ring) -> None:
+        for _ in range(ring.rank):
+            await asyncio.create_task(asyncio.sleep(0))
+        assert (await asyncio.create_task(step(ring)))[0] == 21
+
+    for _ in range(2):
+        await on_every_rank(2, act)
+
+
+async def test_bulk_on_the_default_channel_does_not_block_that_of_another() -> None:
+    count = 2_000_000
+
+    async def act(ring: Ring) -> None:
+        a, b = of(ring, 10, count), of(ring, 20, count)
+        if ring.rank == 0:
+            await asyncio.gather(ring.allreduce(a, "sum"), ring.allreduce(b, "sum", channel="x"))
+        else:
+            await ring.allreduce(b, "sum", channel="x")
+            await ring.allreduce(a, "sum")
+        assert (a == 21).all()
+        assert (b == 41).all()
+
+    await on_every_rank(2, act, same_host="tcp")
+
+
+async def test_an_exchange_on_any_channel() -> None:
+    async def act(ring: Ring) -> None:
+        for name in ("c0", "c1", "c2", "c3"):
+            incoming = [np.zeros(3) for _ in range(2)]
+            await ring.exchange([of(ring, 10, 3)] * 2, incoming, channel=name)
+            assert [part[0] for part in incoming] == [10, 11]
+
+    await on_every_rank(2, act, messages=True)
 
 
 # -- the caller's memory
@@ -362,6 +445,15 @@ async def test_strided_neighbours_are_no_overlap() -> None:
         array = of(ring, 10, 8)
         await asyncio.gather(ring.allreduce(array[::2], "sum"), ring.allreduce(array[1::2], "sum"))
         assert (array == 21).all()
+
+    await on_every_rank(2, act)
+
+
+async def test_what_is_gathered_may_overlap_with_where_it_goes() -> None:
+    async def act(ring: Ring) -> None:
+        into = torch.arange(20, dtype=torch.float64) + 100 * ring.rank
+        await ring.all_gather(into[5:15], into=into)
+        assert into.tolist() == [*range(5, 15), *range(105, 115)]
 
     await on_every_rank(2, act)
 
@@ -452,6 +544,24 @@ def _frames(error: BaseException) -> list[Any]:
         frames.append(trace.tb_frame)
         trace = trace.tb_next
     return frames
+
+
+async def test_messages_leave_nothing_for_the_collector() -> None:
+    async def act(ring: Ring) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            sent, received = of(ring, 10), of(ring, 0)
+            alive = [weakref.ref(sent), weakref.ref(received)]
+            await asyncio.gather(ring.send(sent, to=1 - ring.rank), ring.receive(received, 1 - ring.rank))
+            await ring.exchange([sent, sent], [received, received.copy()])
+            del sent, received
+            await asyncio.sleep(0)
+            assert [one() for one in alive] == [None, None]
+        finally:
+            gc.enable()
+
+    await on_every_rank(2, act, messages=True)
 
 
 async def test_a_call_that_failed_leaves_nothing_for_the_collector() -> None:

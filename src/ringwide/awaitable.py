@@ -6,14 +6,19 @@ it up.
 """
 
 import asyncio
+import sys
 import threading
 import warnings
 from collections.abc import Coroutine, Generator
-from typing import Any, NoReturn, Protocol, TypeVar
+from types import FrameType, GeneratorType
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 _PATIENCE_SECONDS = 60.0
+_AWAITED = "this call is awaited already, or was closed; make another one"
+_NOT_WITHIN = ("ringwide.calls", "ringwide.claims", "ringwide.collective", "ringwide.mail", "ringwide.transport")
+"""Rooms in the middle of whose work nothing may be given up. The collector may be at work there."""
 
 
 class OtherLoop(RuntimeError):
@@ -91,12 +96,13 @@ class Home(Protocol):
 class Call(Coroutine[Any, Any, T]):
     """One call of a ring's user."""
 
-    __slots__ = ("__weakref__", "_driver", "_home", "_under_way")
+    __slots__ = ("__weakref__", "_driven_by", "_driver", "_home", "_under_way")
 
     def __init__(self, under_way: UnderWay[T], home: Home) -> None:
         self._under_way: UnderWay[T] | None = under_way  # until somebody waits for it
         self._home = home
-        self._driver: Generator[Any, None, T] | None = None
+        self._driver: GeneratorType[Any, None, T] | None = None
+        self._driven_by: asyncio.Task[Any] | None = None
 
     @property
     def __name__(self) -> str:
@@ -114,6 +120,9 @@ class Call(Coroutine[Any, Any, T]):
             elif home.turn_is_due:
                 yield
                 home.turned()
+        except GeneratorExit as cause:
+            self._give_up(under_way, cause, wait=True, soon=_is_within(sys._getframe()))
+            raise
         except BaseException as cause:
             under_way.give_up(cause)
             raise
@@ -123,7 +132,7 @@ class Call(Coroutine[Any, Any, T]):
         """What this is about, for the one who waits for it."""
         under_way, self._under_way = self._under_way, None
         if under_way is None:
-            raise RuntimeError("this call is awaited already, or was closed; make another one")
+            raise RuntimeError(_AWAITED)
         if asyncio._get_running_loop() is not self._home.loop:
             error = OtherLoop("this call is awaited on another event loop than that of its ring; await it there")
             self._give_up(under_way, error, wait=True)
@@ -133,12 +142,16 @@ class Call(Coroutine[Any, Any, T]):
     # -- as a task drives it
 
     def send(self, value: Any) -> Any:
+        task = asyncio.current_task()
         if self._driver is None:
-            self._driver = self.__await__()
+            self._driver = cast("GeneratorType[Any, None, T]", self.__await__())
+        elif self._driver.gi_frame is None or self._driven_by not in (None, task):
+            raise RuntimeError(_AWAITED)
+        self._driven_by = task
         return self._driver.send(value)
 
     def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
-        if self._driver is not None:
+        if self._driver is not None and self._driver.gi_frame is not None:
             return self._driver.throw(kind, value, traceback) if value is not None else self._driver.throw(kind)
         cause = value if value is not None else kind if isinstance(kind, BaseException) else kind()
         self._give_up_untaken(cause)
@@ -154,20 +167,24 @@ class Call(Coroutine[Any, Any, T]):
 
     def __del__(self) -> None:
         if self._under_way is not None:
-            self._give_up_untaken(NeverAwaited(), wait=False)
+            under_way, self._under_way = self._under_way, None
+            self._give_up(under_way, NeverAwaited(), wait=False, soon=True)
             warnings.warn("a call of a ring was never awaited", RuntimeWarning, stacklevel=2, source=self)
 
-    def _give_up_untaken(self, cause: BaseException, *, wait: bool = True) -> None:
+    def _give_up_untaken(self, cause: BaseException) -> None:
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
-            self._give_up(under_way, cause, wait=wait)
+            self._give_up(under_way, cause, wait=True)
 
-    def _give_up(self, under_way: UnderWay[T], cause: BaseException, *, wait: bool) -> None:
-        """Where the call lives. The garbage collector may be at work on any thread, and waits for none."""
+    def _give_up(self, under_way: UnderWay[T], cause: BaseException, *, wait: bool, soon: bool = False) -> None:
+        """Where the call lives. The garbage collector may be at work on any thread, and waits for none; and in the
+        middle of anything, so that what it finds is given up `soon`."""
         home = self._home
         if threading.get_ident() == home.thread:
-            under_way.give_up(cause)
-            return
+            if not soon:
+                under_way.give_up(cause)
+                return
+            wait = False
         given_up = threading.Event()
 
         def give_up_here() -> None:
@@ -182,3 +199,12 @@ class Call(Coroutine[Any, Any, T]):
             return
         if wait:
             given_up.wait(_PATIENCE_SECONDS)
+
+
+def _is_within(frame: FrameType | None) -> bool:
+    """Is this in the middle of what the ring does?"""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(_NOT_WITHIN):
+            return True
+        frame = frame.f_back
+    return False

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from ringwide.buckets import Bundle, Leaf, memory_of
+from ringwide.buckets import Bundle, Leaf, memory_of, require_unchanged
 from ringwide.calls import Prepared
 from ringwide.codec.codec import Array
 from ringwide.collected import Collected
@@ -64,6 +64,9 @@ class Share(Prepared[Any]):
     def copied(self) -> Sequence[Array]:
         return memory_of([self._leaf])
 
+    def check(self) -> None:
+        require_unchanged([self._place])
+
     def commit(self) -> Any:
         reduced = self._bundle.totals()[self._share]
         if self._place is None:
@@ -93,6 +96,9 @@ class Gathered(Prepared[Any]):
 
     def copied(self) -> Sequence[Array]:
         return memory_of([self._leaf])
+
+    def check(self) -> None:
+        require_unchanged([self._place])
 
     def commit(self) -> Any:
         parts = self._collected.commit()

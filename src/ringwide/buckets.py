@@ -481,8 +481,7 @@ class Bundle:
 
     def check(self) -> None:
         """Do the results of copies still fit where they belong?"""
-        if not all(self._leaves[leaf].is_as_it_was() for group, _ in self._copied for leaf, _, _ in group.pieces):
-            raise RuntimeError("a tensor was given another shape while its call was open; keep it as it is until then")
+        require_unchanged([self._leaves[leaf] for group, _ in self._copied for leaf, _, _ in group.pieces])
 
     def commit(self) -> None:
         """Write the results of copies into the caller's tensors."""
@@ -512,3 +511,9 @@ def _must_copy(leaves: Sequence[Leaf], groups: Sequence[Group]) -> bool:
 def memory_of(leaves: Sequence[Leaf | None]) -> list[Array]:
     """Of those that lie in this machine's memory."""
     return [array for leaf in leaves if leaf is not None and (array := leaf.memory()) is not None]
+
+
+def require_unchanged(leaves: Sequence[Leaf | None]) -> None:
+    """Else a result has no place."""
+    if not all(leaf is None or leaf.is_as_it_was() for leaf in leaves):
+        raise RuntimeError("a tensor was given another shape while its call was open; keep it as it is until then")

@@ -10,8 +10,8 @@ Rules:
   which number each has among its parent's tasks with that function. A `Descent` notes that, in the loop's task factory.
 - A named channel is the program's word that the order of its callers is known. There a caller is known by when it first
   used the channel.
-- A thread that calls is known by its name without numbers, and by its age among those with that name which have not
-  called yet; whatever else calls, by its title.
+- A thread that calls is known by its name without numbers, and by its age among those with that name.
+- Whoever else calls on the default channel cannot be known there: it is refused.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ TaskFactory = Callable[..., Any]
 class NoTask:
     """The caller of what is called outside of any task, by a callback of the event loop."""
 
-    title = "a callback of the event loop"
-
 
 NO_TASK = NoTask()
+UNKNOWN = "nobody that other ranks could know"
+"""The caller on the default channel that does not descend from the one that joined."""
 
 
 class Behalf(NamedTuple):
@@ -77,9 +77,11 @@ class Callers:
         self._descent = descent
         self._known: WeakKeyDictionary[object, Caller] = WeakKeyDictionary()
         self._in_turn = 0
-        self._last: ref[object] = ref(NO_TASK)
-        self._last_caller = self._known[NO_TASK] = Caller(NO_TASK.title)
-        self.joined = Caller("the one that joined")
+        self._ages: WeakKeyDictionary[threading.Thread, int] = WeakKeyDictionary()
+        self._started: Counter[str] = Counter()  # threads, by name
+        self._unknown = Caller(UNKNOWN)
+        self.joined = self._last_caller = Caller("the one that joined")
+        self._last: Callable[[], object | None] = lambda: None
 
     def adopt(self, who: object) -> None:
         """This is the one that joined, though a task did it for it."""
@@ -95,20 +97,29 @@ class Callers:
         return caller
 
     def _new(self, who: object) -> Caller:
-        title: str | None = getattr(who, "title", None)
-        if title is None and self._descent is not None:
-            title = self._descent.path_of(who) if isinstance(who, asyncio.Task) else self._thread_by_age(who)
-        if title is None:
+        if self._descent is None:
             self._in_turn += 1
-            title = f"caller {self._in_turn} of the channel"
-        return Caller(title) if title else self.joined
+            return Caller(f"caller {self._in_turn} of the channel")
+        if isinstance(who, threading.Thread):
+            return Caller(self._thread_by_age(who))
+        path = self._descent.path_of(who) if isinstance(who, asyncio.Task) else None
+        if path is None:
+            return self._unknown
+        return Caller(f"task {path}") if path else self.joined
 
-    def _thread_by_age(self, who: object) -> str | None:
-        if not isinstance(who, threading.Thread):
-            return None
+    def _thread_by_age(self, who: threading.Thread) -> str:
+        """Those that are alive when the first of them calls are numbered as they were started, and later ones go on."""
         name = _name_without_numbers(who)
-        new = [one for one in threading.enumerate() if _name_without_numbers(one) == name and one not in self._known]
-        return f"thread {name!r}, {new.index(who) + 1 if who in new else 0} of {len(new)}"
+        for thread in (*threading.enumerate(), who):
+            if _name_without_numbers(thread) == name and thread not in self._ages:
+                self._started[name] += 1
+                self._ages[thread] = self._started[name]
+        return f"thread {name!r} {self._ages[who]}"
+
+    @property
+    def latest(self) -> Caller:
+        """Who has called last, if anybody has."""
+        return self.joined if self._last_caller is self._unknown else self._last_caller
 
 
 def _name_without_numbers(thread: threading.Thread) -> str:
@@ -122,12 +133,15 @@ class _Line:
 
     def __init__(self, paths: "dict[Descent, str]") -> None:
         self.paths = paths
-        self.made: Counter[str] = Counter()  # tasks that it made, by the function that they run
+        self.made: dict[Descent, Counter[str]] = {}  # tasks that it made since it joined, by the function that they run
 
     def child(self, function: str) -> "_Line":
-        self.made[function] += 1
-        step = f"{function} {self.made[function]}"
-        return _Line({descent: _extended(path, step) for descent, path in self.paths.items()})
+        return _Line({descent: _extended(path, self._step(descent, function)) for descent, path in self.paths.items()})
+
+    def _step(self, descent: "Descent", function: str) -> str:
+        made = self.made.setdefault(descent, Counter())
+        made[function] += 1
+        return f"{function} {made[function]}"
 
 
 def _extended(path: str, step: str) -> str:
@@ -144,10 +158,9 @@ class Descent:
     """The tasks of one ring's program, by how they descend from the one that joined."""
 
     def path_of(self, task: AnyTask) -> str | None:
-        """The task in words, by its way down from the one that joined, "" for that one. None: it does not descend."""
+        """The way down from the one that joined, "" for that one itself. None: it does not descend from it."""
         line = _lines.get(task)
-        path = None if line is None else line.paths.get(self)
-        return f"task {path}" if path else path
+        return None if line is None else line.paths.get(self)
 
 
 @contextmanager
@@ -164,6 +177,7 @@ def noted_descent() -> Iterator[Descent]:
         yield descent
     finally:
         del line.paths[descent]
+        line.made.pop(descent, None)
         _end_noting(loop)
 
 

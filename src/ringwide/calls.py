@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
 from ringwide.awaitable import Call, Failed, UnderWay, reason_of
-from ringwide.callers import NO_TASK, Caller, Callers, Descent, acting_for
+from ringwide.callers import NO_TASK, UNKNOWN, Caller, Callers, Descent, acting_for
 from ringwide.claims import Claims, Occupant
 from ringwide.codec.codec import Array
 from ringwide.collective.channel import Channel, sequence_of
@@ -34,9 +34,9 @@ from ringwide.errors import RingClosed, TensorInUse, fresh
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 _LEFT = "this ring has been left; use it inside its `async with ringwide.join(...)` block"
-_NO_TASK = (
-    "a call was made outside of any task, by a callback of the event loop, so that no other rank can know its place in "
-    "the order of calls; make it in a task, or name a channel= for it"
+_UNKNOWN = (
+    "a call was made by a callback of the event loop, or in a task that was not made by the one that joined or by its "
+    "tasks, so that other ranks cannot know its place in the order of calls; make it there, or name a channel= for it"
 )
 TURN_SECONDS = 0.001
 """Calls that find their answers at once never sleep. After so long the event loop gets a turn all the same."""
@@ -205,7 +205,9 @@ class Calls:
         behalf = acting_for.get()
         if behalf is not None:
             channel = channel or behalf.channel
-        queue = self._queues.get(channel) or self._new_queue(channel)
+        queue = self._queues.get(channel) if isinstance(channel, str) else None
+        if queue is None:
+            queue, prepare = self._new_queue(channel, prepare)
         if threading.get_ident() != self.thread:
             self._refuse_thread(queue)
         who = (asyncio.current_task(self.loop) or NO_TASK) if behalf is None else behalf.who
@@ -224,8 +226,8 @@ class Calls:
         try:
             if self.left:
                 raise RingClosed(_LEFT)
-            if entry.mark.caller == NO_TASK.title and not entry.queue.channel.name:
-                raise RuntimeError(_NO_TASK)
+            if entry.mark.caller is UNKNOWN:
+                raise RuntimeError(_UNKNOWN)
             prepared = entry.prepared = prepare(entry.queue.channel.id > 0)
             if not self.claims.open(prepared):
                 entry.prepared = None
@@ -238,11 +240,15 @@ class Calls:
             raised = error.with_traceback(None)
             entry.refusal = Refusal(str(error) or repr(error), lambda _: raised)
 
-    def _new_queue(self, name: str) -> _Queue:
-        if not isinstance(name, str):
-            raise TypeError(f"channel {name!r} is a {type(name).__name__}; it must be a string")
-        queue = self._queues[name] = _Queue(self._dispatcher.channels.named(name), Callers())
-        return queue
+    def _new_queue(self, name: object, prepare: Prepare[T]) -> tuple[_Queue, Prepare[T]]:
+        """For a channel that is new. If there can be no such channel, the call is refused on the default one."""
+        try:
+            if not isinstance(name, str):
+                raise TypeError(f"channel {name!r} is a {type(name).__name__}; it must be a string")
+            queue = self._queues[name] = _Queue(self._dispatcher.channels.named(name), Callers())
+        except Exception as error:
+            return self._queues[""], partial(_fail, error)
+        return queue, prepare
 
     def _refuse_thread(self, queue: _Queue) -> None:
         """It is a call all the same: without a number for it, later ones would be paired with the wrong ones."""
@@ -251,7 +257,7 @@ class Calls:
         raise RuntimeError(_wrong_thread())
 
     def _skip(self, queue: _Queue, reason: str) -> None:
-        entry: _Entry[Any] = _Entry(self, queue, queue.callers.joined)  # on whose behalf it was made, as a rule
+        entry: _Entry[Any] = _Entry(self, queue, queue.callers.latest)  # on whose behalf it was made, as a rule
         entry.given_up = reason
         queue.waiting.append(entry)
         self._start_waiting(queue)
@@ -428,6 +434,10 @@ class Calls:
     @property
     def turn_is_due(self) -> bool:
         return self._time() - self._turned_at > TURN_SECONDS
+
+
+def _fail(error: Exception, _: bool) -> Any:
+    raise error
 
 
 def _wrong_thread() -> str:

@@ -64,13 +64,13 @@ class Claims:
     def _in_use(self, written: Sequence[Span], read: Sequence[Span], copied: Sequence[Span]) -> bool:
         if not (written or read or copied):
             return False
-        others = [self._spans_of(other) for other in self._open]
+        others = [self._spans_of(other) for other in list(self._open)]
         theirs_written = [span for other_written, _ in others for span in other_written]
         theirs_read = [span for _, other_read in others for span in other_read]
         return overlap(written, theirs_written + theirs_read) or overlap([*read, *copied], theirs_written)
 
     def _spans_of(self, occupant: Occupant) -> tuple[list[Span], list[Span]]:
-        spans = self._open[occupant]
+        spans = self._open.get(occupant)
         if spans is None:
             spans = self._open[occupant] = _spans(occupant.written()), _spans(occupant.read())
         return spans

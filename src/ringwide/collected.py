@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ringwide.buckets import Leaf, Shelf, carrier_of
+from ringwide.codec.codec import Array
 from ringwide.collective.numbers import Numbers
 
 
@@ -25,7 +26,12 @@ class Collected:
         ours = self._memory if flat is None else flat
         if self._in_place:
             self._memory[self._own] = ours[self._own]
-        leaf.load(ours[self._own])
+        if self._in_place and _share(leaf, ours):  # it is read as a whole before any of it is overwritten
+            own = np.empty(self._count, carrier)
+            leaf.load(own)
+            ours[self._own] = own
+        else:
+            leaf.load(ours[self._own])
         self.numbers = [Numbers(ours, self._memory if self._in_place else None, np.add)]
 
     def commit(self) -> Any:
@@ -48,6 +54,11 @@ class Collected:
             self.numbers[0].ours[self._own] = self._memory[self._own]
         if self._into is not None:
             self._shelf.drop(self._memory)
+
+
+def _share(leaf: Leaf, ours: Array) -> bool:
+    memory = leaf.memory()
+    return memory is not None and np.may_share_memory(memory, ours)
 
 
 def require_room(into: Leaf, count: int, dtype: str, what: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ringwide.awaitable import reason_of
-from ringwide.buckets import DTYPES, Leaf, Shelf, memory_of
+from ringwide.buckets import DTYPES, Leaf, Shelf, memory_of, require_unchanged
 from ringwide.calls import Prepared
 from ringwide.codec.codec import Array
 from ringwide.collective.channel import sequence_of
@@ -172,6 +172,9 @@ class Exchange(Prepared[None]):
         what = f"exchange({self._what})"
         return CollectiveAborted(number=sequence_of(number), what=what, by=by, reason=reason)
 
+    def check(self) -> None:
+        require_unchanged(self._incoming)
+
     def commit(self) -> None:
         for parcel in self._parcels:
             parcel.store()
@@ -182,10 +185,18 @@ class Exchange(Prepared[None]):
     def give_back(self) -> None:
         for parcel in self._parcels:
             parcel.give_back()
+        self._cut()
 
     def discard(self) -> None:
         for parcel in self._parcels:
             parcel.discard()
+        self._cut()
+
+    def _cut(self) -> None:
+        """Nothing of it waits for the garbage collector."""
+        for letter in self._letters:
+            letter.on_done = _nobody
+        self._letters, self._parcels = [], []
 
     def give_up(self, number: int, cause: BaseException) -> None:
         self._on_done = _nobody

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from ringwide.awaitable import reason_of
-from ringwide.buckets import Leaf, Shelf, carrier_of, memory_of
+from ringwide.buckets import Leaf, Shelf, carrier_of, memory_of, require_unchanged
 from ringwide.codec.codec import Array
 from ringwide.collective.numbers import bytes_of
 from ringwide.errors import fresh
@@ -52,10 +52,16 @@ class Parcel:
     def give_back(self) -> None:
         if self._memory is not None:
             self._shelf.give_back(self._memory)
+        self._cut()
 
     def discard(self) -> None:
         if self._memory is not None:
             self._shelf.drop(self._memory)
+        self._cut()
+
+    def _cut(self) -> None:
+        """Nothing of it waits for the garbage collector."""
+        self.letter.on_done, self.letter.take_memory = _nobody, _no_memory
 
 
 def outgoing(
@@ -95,11 +101,12 @@ class Message(Generic[T]):
     lingers = over = False
     outcome: "asyncio.Future[None] | None" = None
     error: Exception | None = None
-    on_settled: Callable[[], object] = staticmethod(lambda: None)
+    on_settled: Callable[[], object]
     letter: AnyLetter
 
     def __init__(self, office: PostOffice, leaf: Leaf, leaving: Callable[[], bool]) -> None:
         self._office, self._leaf, self._leaving = office, leaf, leaving
+        self.on_settled = _nothing
 
     def __str__(self) -> str:
         return str(self.letter)
@@ -129,7 +136,7 @@ class Message(Generic[T]):
             self._office.give_up(self.letter, reason_of(cause), leaving=self._leaving())
         self.over = True
         self.discard()
-        self.on_settled()
+        self._cut()
 
     def settle(self) -> T:
         error, self.error = self.error, None
@@ -139,8 +146,13 @@ class Message(Generic[T]):
                 raise error
             return self.commit()
         finally:
-            self.on_settled()
+            self._cut()
             del error
+
+    def _cut(self) -> None:
+        """Nothing of it waits for the garbage collector."""
+        self.on_settled()
+        self.on_settled, self.letter.on_done = _nothing, _nobody
 
     def commit(self) -> T:
         raise NotImplementedError
@@ -190,8 +202,11 @@ class Received(Message[int]):
         return memory_of([self._leaf])
 
     def commit(self) -> int:
-        self._parcel.store()
-        self._parcel.give_back()
+        try:
+            require_unchanged([self._leaf])
+            self._parcel.store()
+        finally:
+            self._parcel.give_back()
         assert self.letter.peer is not None, "it is known who sent what has arrived"
         return self.letter.peer
 
@@ -212,3 +227,13 @@ class Messages:
     def receiving(self, leaf: Leaf, source: int | None, tag: int) -> Received:
         check_tag(tag)
         return Received(self._office, leaf, self._leaving, self._shelf, source=source, tag=tag)
+
+
+def _nothing() -> None: ...
+
+
+def _nobody(_: Exception | None) -> None: ...
+
+
+def _no_memory() -> memoryview:
+    raise RuntimeError("this message is over")

@@ -1,7 +1,8 @@
 """A channel: one order of collectives, numbered from 1 on every rank.
 
-All channels share the numbers on the wire: the upper 24 bits are the channel's, from its name, and the lower 40 count
-its collectives. The default channel has no name, and 0 for its upper bits.
+All channels share the numbers on the wire: bits 40 to 62 are the channel's, from its name, and the lower 40 count its
+collectives. (Bit 63 stays free: numbers are also tags of messages, which have a sign.) The default channel has no name,
+and 0 for its bits.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from ringwide.errors import ConfigError
 
 SEQUENCE_BITS = 40
 _SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
+_MOST_ID = (1 << 23) - 1
 MOST_CHANNELS = 400
 """Each may have frames waiting for it, and a goodbye tells of each."""
 
@@ -36,7 +38,8 @@ class Channel:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.id = int.from_bytes(blake2b(name.encode(), digest_size=3).digest(), "little") or 1 if name else 0
+        digest = int.from_bytes(blake2b(name.encode(), digest_size=3).digest(), "little")
+        self.id = digest % _MOST_ID + 1 if name else 0
         self.first = self.next = (self.id << SEQUENCE_BITS) + 1
         """The number of the next collective."""
 

@@ -42,7 +42,8 @@ class Collective:
         self.fingerprint = plan.fingerprint if mark is None else plan.fingerprint ^ mark.bits
         self.operations: list[Operation | ExpressOperation] = []
         self.unfinished = len(plan.parts)
-        self.gated = plan.gate is not None and number >> SEQUENCE_BITS > 0  # its bulk waits until all have called it
+        self.gated = self.is_named_bulk = plan.gate is not None and number >> SEQUENCE_BITS > 0
+        """Its bulk waits until all have called it."""
 
     def __repr__(self) -> str:
         return f"<Collective {self.sequence} {self.what}>"

@@ -81,6 +81,7 @@ class Dispatcher:
         )
         self._line: deque[Collective] = deque()  # those with bulk, in order; only the first one has begun
         self._early = EarlyFrames()
+        self._named_bulk = 0  # open collectives with bulk on named channels
         self._blocked: dict[LaneLike, None] = {}  # in the order in which they stopped, so that a replay is exact
         self._untold: dict[int, str] = {}  # what was given up here and the others don't know yet: why
         self.parting = Parting(
@@ -128,6 +129,7 @@ class Dispatcher:
             self.parting.check(number)
         collective = Collective(number, plan, on_done, channel=channel, mark=mark)
         self._open[number] = collective
+        self._named_bulk += collective.gated
         if not self.deadlines.ticking:
             self.deadlines.start_ticking()
         try:
@@ -272,6 +274,7 @@ class Dispatcher:
     def _end(self, collective: Collective, error: RingwideError | None) -> None:
         if self._open.pop(collective.number, None) is None:
             return
+        self._named_bulk -= collective.is_named_bulk
         if collective.unfinished:
             self._withdraw(collective)
         else:
@@ -331,6 +334,8 @@ class Dispatcher:
         if collective is None and not self._is_to_come(header.collective):
             return lane.scratch.take(header.payload_bytes)  # of a collective that is over here: nobody needs it
         if collective is None or not collective.begun or collective.gated:
+            if self._named_bulk:  # behind this may lie what another channel needs: it is kept instead
+                return memoryview(bytearray(header.payload_bytes))
             self._blocked[lane] = None
             return None
         if header.fingerprint != collective.fingerprint:
