@@ -213,7 +213,7 @@ async def test_one_that_gives_up_before_another_has_compared_is_heard_all_the_sa
 async def test_one_that_gives_up_before_it_has_compared_is_heard_by_those_that_have(size: int) -> None:
     """Whenever it is: nobody who knows what all send waits for a rank that has changed its mind meanwhile."""
     outcomes = set()
-    for steps in range(1, 25):
+    for steps in range(25):
 
         async def act(ring: Ring, steps: int = steps) -> str:
             incoming = [np.full(5, -1.0) for _ in range(ring.size)]
