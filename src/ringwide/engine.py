@@ -195,13 +195,20 @@ class Engine:
             finally:
                 self._liveness.close()
 
+    def _patience(self) -> float:
+        """How long leaving may stand still. Where somebody is lost, others may not hear us, though they live."""
+        if not self._formed:
+            return _STRANGERS_SECONDS
+        longest = self.config.collective_timeout_seconds
+        return min(longest, self.config.suspect_after_seconds) if self.dispatcher.parting.lost else longest
+
     async def _drain(self) -> None:
         parting, loop = self.dispatcher.parting, asyncio.get_running_loop()
         all_have_read = asyncio.Event()
         leaving = parting.leaving = Leaving(
             links=self.links,
             clock=loop,
-            timeout_seconds=self.config.collective_timeout_seconds if self._formed else _STRANGERS_SECONDS,
+            timeout_seconds=self._patience(),
             warn_after_seconds=self.config.warn_after_seconds,
             vitals=self._liveness,
             on_done=all_have_read.set,
