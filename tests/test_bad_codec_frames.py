@@ -4,6 +4,7 @@ import asyncio
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import lz4.block  # type: ignore[import-untyped]
@@ -49,8 +50,8 @@ def data(ring: Ring, codec: int, payload: bytes, *, op: str = "mean", claims: in
         hop=1,
         epoch=0,
         segment=2,  # its journey starts at rank 0
-        collective=ring._engine.dispatcher._next,
-        fingerprint=recipe.plan.fingerprint,
+        collective=ring._engine.dispatcher.channels.default.next,
+        fingerprint=recipe.plan.fingerprint ^ copy(ring._calls._queues[""].callers.joined).next_mark(),
         payload_bytes=len(payload) if claims is None else claims,
     )
     return header + payload

@@ -169,17 +169,6 @@ def go_on_with_jobs_of_the_past(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(CodedOperation, "abandon", abandon)
 
 
-def take_any_end_for_a_clean_one(plant: pytest.MonkeyPatch) -> None:
-    """An end of file after a goodbye, as if END had come before it."""
-    give_up_on = Parting.give_up_on
-
-    def believe(self: Parting, peer: int, reason: Exception) -> None:
-        if not (peer in self._departed and isinstance(reason, EOFError)):
-            give_up_on(self, peer, reason)
-
-    plant.setattr(Parting, "give_up_on", believe)
-
-
 def hang_up_after_the_goodbye(plant: pytest.MonkeyPatch) -> None:
     """Without waiting for the others to read what was sent."""
 
@@ -213,10 +202,6 @@ def leaving(scenario: Scenario) -> bool:
     )
 
 
-def killed_on_its_way_out(scenario: Scenario) -> bool:
-    return scenario.strikes_on_the_way_out and len(scenario.faults) == 1
-
-
 def computing(scenario: Scenario) -> bool:
     return strikes(FaultKind.COMPUTE)(scenario) and scenario.fault.lasts > 1
 
@@ -244,7 +229,6 @@ BUGS: list[tuple[Plant, Likely]] = [
     (skip_checksums, garbled),
     (take_any_turn, repeated),
     (go_on_with_jobs_of_the_past, encoded),
-    (take_any_end_for_a_clean_one, killed_on_its_way_out),
     (hang_up_after_the_goodbye, leaving),
     (answer_on_each_lane_alone, leaving),
     (take_computing_for_silence, computing),

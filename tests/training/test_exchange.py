@@ -298,6 +298,7 @@ async def test_what_is_ended_before_it_began_leaves_no_warning() -> None:
 
 async def test_it_leaves_the_interpreter_the_threads_and_the_model_as_it_found_them() -> None:
     weights, buckets = made(2)
+    sys.setswitchinterval(0.005)  # whatever another test has left behind
     before = sys.getswitchinterval()
     ring = Slow()
     exchange = Overlapped(ring, buckets)
