@@ -81,16 +81,17 @@ def damaged(views: Views) -> list[bytes]:
     return [*others, last[:-1] + bytes([last[-1] ^ 1])]
 
 
-@pytest.mark.parametrize(("count", "lane"), [(SMALL, 0), (LARGE, 1)], ids=["express", "bulk"])
-async def test_damage_is_an_error_on_every_rank_and_tensors_are_intact(count: int, lane: int) -> None:
+@pytest.mark.parametrize(("count", "lane", "sender"), [(SMALL, 0, 1), (LARGE, 1, 0)], ids=["express", "bulk"])
+async def test_damage_is_an_error_on_every_rank_and_tensors_are_intact(count: int, lane: int, sender: int) -> None:
+    """What is small goes to rank 0 first, the root of the tree."""
     all_know = Everyone(2)
 
     async def act(ring: ringwide.Ring) -> str:
         await ring.allreduce(numbers(ring.rank, count), "sum")
-        if ring.rank == 0:
-            damage_next(ring._engine.links[1].lanes[lane], frames=1)
-        while ring.rank == 1 and lane == 0 and ring._engine.dispatcher.over is None:  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(0)  # if it had sent its numbers already, rank 0 would have all it needs
+        if ring.rank == sender:
+            damage_next(ring._engine.links[1 - sender].lanes[lane], frames=1)
+        while ring.rank != sender and lane == 0 and ring._engine.dispatcher.over is None:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)  # tells; and the sender must still need something
         mine = numbers(ring.rank, count)
         error = await error_of(ring.allreduce(mine, "sum"))
         assert np.array_equal(mine, numbers(ring.rank, count))
@@ -98,5 +99,5 @@ async def test_damage_is_an_error_on_every_rank_and_tensors_are_intact(count: in
         return f"{type(error).__name__}: {error}"
 
     hurt, other = sorted(await on_every_rank(2, act, checksum=True))
-    assert hurt.startswith("CorruptFrame: from rank 0: a frame was damaged on its way: the checksum of its")
-    assert other.startswith("PeerLost: rank 1 is lost: ")
+    assert hurt.startswith(f"CorruptFrame: from rank {sender}: a frame was damaged on its way: the checksum of its")
+    assert other.startswith(f"PeerLost: rank {1 - sender} is lost: ")

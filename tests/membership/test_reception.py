@@ -61,7 +61,7 @@ async def test_a_rank_gets_in_while_strangers_hold_all_places(
 ) -> None:
     monkeypatch.setattr(gathering, "HANDSHAKE_SECONDS", 100 * PATIENCE_SECONDS)
     monkeypatch.setattr(reception, "PLACES", 3)
-    monkeypatch.setattr(reception, "GRACE_SECONDS", 0.02)
+    monkeypatch.setattr(reception, "GRACE_SECONDS", 0.2)
     seats = Seats(monkeypatch)
     peers, settings = free_peers(2), {"key_file": key_file} if with_key else {}
     first = asyncio.create_task(member(0, peers, **settings))
