@@ -17,6 +17,10 @@ _WORK_LIMIT = 10_000
 """Whether two strided arrays really share an element can take for ever to find out: then they are said to."""
 
 
+_COMPARED = 128
+"""With so many, those opened last. Only messages can be more, and thousands of them must not be slow."""
+
+
 class Span(NamedTuple):
     """The bytes between the first and the last element of a tensor, and its memory as an array."""
 
@@ -64,7 +68,7 @@ class Claims:
     def _in_use(self, written: Sequence[Span], read: Sequence[Span], copied: Sequence[Span]) -> bool:
         if not (written or read or copied):
             return False
-        others = [self._spans_of(other) for other in list(self._open)]
+        others = [self._spans_of(other) for other in list(self._open)[-_COMPARED:]]
         theirs_written = [span for other_written, _ in others for span in other_written]
         theirs_read = [span for _, other_read in others for span in other_read]
         return overlap(written, theirs_written + theirs_read) or overlap([*read, *copied], theirs_written)
