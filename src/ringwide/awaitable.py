@@ -9,13 +9,15 @@ import asyncio
 import sys
 import threading
 import warnings
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from types import FrameType, GeneratorType
 from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 _PATIENCE_SECONDS = 60.0
+TURN_SECONDS = 0.001
+"""Calls that find their answers at once never sleep. After so long the event loop gets a turn all the same."""
 _AWAITED = "this call is awaited already, or was closed; make another one"
 _NOT_WITHIN = ("ringwide.calls", "ringwide.claims", "ringwide.collective", "ringwide.mail", "ringwide.transport")
 """Rooms in the middle of whose work nothing may be given up. The collector may be at work there."""
@@ -84,13 +86,11 @@ class Home(Protocol):
 
     loop: asyncio.AbstractEventLoop
     thread: int
+    time: Callable[[], float]
+    turned_at: float
+    """When the event loop has had a turn."""
 
     def linger(self, under_way: Any, /) -> None: ...
-
-    def turned(self) -> None: ...
-
-    @property
-    def turn_is_due(self) -> bool: ...
 
 
 class Call(Coroutine[Any, Any, T]):
@@ -109,17 +109,20 @@ class Call(Coroutine[Any, Any, T]):
         return "call of a ring"
 
     def __await__(self) -> Generator[Any, None, T]:
-        under_way, home = self._taken(), self._home
+        under_way, home = self._under_way, self._home
+        if under_way is None or asyncio._get_running_loop() is not home.loop:
+            raise self._why_not()
+        self._under_way = None
         try:
             if not under_way.over:
                 home.linger(under_way)
             if not under_way.over:
                 under_way.outcome = home.loop.create_future()
                 yield from under_way.outcome
-                home.turned()
-            elif home.turn_is_due:
+                home.turned_at = home.time()
+            elif home.time() - home.turned_at > TURN_SECONDS:
                 yield
-                home.turned()
+                home.turned_at = home.time()
         except GeneratorExit as cause:
             self._give_up(under_way, cause, wait=True, soon=_is_within(sys._getframe()))
             raise
@@ -128,16 +131,13 @@ class Call(Coroutine[Any, Any, T]):
             raise
         return under_way.settle()
 
-    def _taken(self) -> UnderWay[T]:
-        """What this is about, for the one who waits for it."""
-        under_way, self._under_way = self._under_way, None
-        if under_way is None:
-            raise RuntimeError(_AWAITED)
-        if asyncio._get_running_loop() is not self._home.loop:
-            error = OtherLoop("this call is awaited on another event loop than that of its ring; await it there")
-            self._give_up(under_way, error, wait=True)
-            raise error
-        return under_way
+    def _why_not(self) -> RuntimeError:
+        """It cannot be awaited here and now."""
+        if self._under_way is None:
+            return RuntimeError(_AWAITED)
+        error = OtherLoop("this call is awaited on another event loop than that of its ring; await it there")
+        self._give_up_untaken(error)
+        return error
 
     # -- as a task drives it
 

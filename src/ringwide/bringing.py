@@ -15,6 +15,7 @@ T = TypeVar("T")
 class Packed(Prepared[T]):
     """Tensors as buckets: all that is reduced or broadcast."""
 
+    plain = False
     __slots__ = ("_bundle", "_leaves", "_reads", "_replaces")
 
     def __init__(
@@ -52,6 +53,7 @@ class Packed(Prepared[T]):
 class Share(Prepared[Any]):
     """A tensor that is reduced, and of which each rank gets a share."""
 
+    plain = False
     __slots__ = ("_bundle", "_leaf", "_place", "_share")
 
     def __init__(self, plan: Plan, bundle: Bundle, leaf: Leaf, share: slice, place: Leaf | None, into: Any) -> None:
@@ -85,6 +87,7 @@ class Share(Prepared[Any]):
 class Gathered(Prepared[Any]):
     """The tensors of all ranks."""
 
+    plain = False
     __slots__ = ("_collected", "_leaf", "_place")
 
     def __init__(self, plan: Plan, collected: Collected, leaf: Leaf, place: Leaf | None, into: Any) -> None:

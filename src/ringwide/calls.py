@@ -24,7 +24,7 @@ from ringwide.callers import NO_TASK, UNKNOWN, Caller, Callers, Descent, acting_
 from ringwide.claims import Claims, Occupant
 from ringwide.codec.codec import Array
 from ringwide.collective.channel import Channel, sequence_of
-from ringwide.collective.collective import Collective, Mark
+from ringwide.collective.collective import Collective
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.early import WINDOW
 from ringwide.collective.numbers import NOTHING, Numbers
@@ -38,8 +38,6 @@ _UNKNOWN = (
     "a call was made by a callback of the event loop, or in a task that was not made by the one that joined or by its "
     "tasks, so that other ranks cannot know its place in the order of calls; make it there, or name a channel= for it"
 )
-TURN_SECONDS = 0.001
-"""Calls that find their answers at once never sleep. After so long the event loop gets a turn all the same."""
 
 
 class Refusal(Exception):
@@ -63,6 +61,9 @@ class Prepared(Generic[T]):
     """What a call brings to its collective, and what becomes of that. This one brings nothing of the caller's."""
 
     __slots__ = ("numbers", "plan", "value")
+
+    plain = True
+    """Its result is there when its collective is over: there is nothing to check, write, give back or go on with."""
 
     def __init__(self, plan: Plan, numbers: Sequence[Numbers], value: T) -> None:
         self.plan, self.numbers, self.value = plan, numbers, value
@@ -137,8 +138,16 @@ class _Entry(Generic[T]):
     error: Exception | None = None
 
     def __init__(self, calls: "Calls", queue: "_Queue", caller: Caller) -> None:
-        self._calls, self.queue = calls, queue
-        self.mark = Mark(caller.next_mark(), caller.title, caller.calls)
+        self._calls, self.queue, self._caller = calls, queue, caller
+        self.bits, self._count = caller.next_mark(), caller.calls
+
+    def __str__(self) -> str:
+        """Who made it."""
+        return f"call {self._count} of {self._caller.title}"
+
+    @property
+    def is_of_unknown(self) -> bool:
+        return self._caller.title is UNKNOWN
 
     @property
     def lingers(self) -> bool:
@@ -175,7 +184,7 @@ class Calls:
         descent: Descent | None = None,
         time: Callable[[], float] = perf_counter,
     ) -> None:
-        self._time = time
+        self.time = time
         self._dispatcher, self._express_lanes, self.linger_seconds = dispatcher, express_lanes, linger_seconds
         self._leaving = leaving  # this process was told to end
         self.loop = asyncio.get_running_loop()
@@ -184,7 +193,7 @@ class Calls:
         self.claims = Claims()
         self._running = 0
         self._running_since = self._running_seconds = 0.0
-        self._turned_at = self._time()  # when the event loop has had a turn
+        self.turned_at = time()
         self.made = 0
         self.left = False
 
@@ -195,7 +204,7 @@ class Calls:
     @property
     def running_seconds(self) -> float:
         """The time in which any call was under way."""
-        now = self._time() - self._running_since if self._running else 0.0
+        now = self.time() - self._running_since if self._running else 0.0
         return self._running_seconds + now
 
     # -- a call is made
@@ -226,7 +235,7 @@ class Calls:
         try:
             if self.left:
                 raise RingClosed(_LEFT)
-            if entry.mark.caller is UNKNOWN:
+            if entry.is_of_unknown:
                 raise RuntimeError(_UNKNOWN)
             prepared = entry.prepared = prepare(entry.queue.channel.id > 0)
             if not self.claims.open(prepared):
@@ -309,7 +318,7 @@ class Calls:
         prepared, queue = entry.prepared, entry.queue
         assert prepared is not None
         if not self._running:
-            self._running_since = self._time()
+            self._running_since = self.time()
         self._running += 1
         queue.running += 1
         self.made += 1
@@ -319,7 +328,7 @@ class Calls:
             numbers = [*numbers, *[NOTHING] * (len(plan.parts) - len(numbers))]
         on_end = partial(self._end, entry)
         try:
-            collective = self._dispatcher.submit(plan, numbers, on_end, channel=queue.channel, mark=entry.mark)
+            collective = self._dispatcher.submit(plan, numbers, on_end, channel=queue.channel, mark=entry)
         except Exception as error:  # this call's, though another one's end may have started it
             self._end(entry, error.with_traceback(None))
             return
@@ -336,10 +345,11 @@ class Calls:
         self._make_room(entry)
         prepared = entry.prepared
         assert prepared is not None
-        if error is not None:
-            prepared.give_up(entry.number, error)
-        elif prepared.go_on(entry.number, partial(self._over, entry)):
-            return
+        if not prepared.plain:
+            if error is not None:
+                prepared.give_up(entry.number, error)
+            elif prepared.go_on(entry.number, partial(self._over, entry)):
+                return
         self._over(entry, error)
 
     def _make_room(self, entry: _Entry[Any]) -> None:
@@ -348,7 +358,7 @@ class Calls:
         self._running -= 1
         queue.running -= 1
         if not self._running:
-            self._running_seconds += self._time() - self._running_since
+            self._running_seconds += self.time() - self._running_since
         if queue.waiting:
             self.loop.call_soon(self._start_waiting, queue)
 
@@ -369,7 +379,7 @@ class Calls:
                     prepared.discard()
                 raise error
             assert prepared is not None
-            return self._commit(entry, prepared)
+            return prepared.value if prepared.plain else self._commit(entry, prepared)
         finally:
             if prepared is not None:
                 self.claims.close(prepared)
@@ -422,18 +432,10 @@ class Calls:
             return
         while entry.collective is not None:
             lanes = self._express_lanes(entry.collective.waiting_for())
-            deadline = self._time() + self.linger_seconds
+            deadline = self.time() + self.linger_seconds
             while not any(lane.look() for lane in lanes):
-                if self._time() > deadline:
+                if self.time() > deadline:
                     return
-
-    def turned(self) -> None:
-        """The event loop has had a turn."""
-        self._turned_at = self._time()
-
-    @property
-    def turn_is_due(self) -> bool:
-        return self._time() - self._turned_at > TURN_SECONDS
 
 
 def _fail(error: Exception, _: bool) -> Any:

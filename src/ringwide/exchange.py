@@ -100,6 +100,7 @@ class Exchanges:
 class Exchange(Prepared[None]):
     """One exchange: a collective that compares, and then messages under its number."""
 
+    plain = False
     __slots__ = (
         *("_exchanges", "_incoming", "_letters", "_number", "_on_done", "_outgoing", "_own", "_parcels"),
         *("_rows", "_what"),

@@ -1,5 +1,7 @@
 """The ring as its users see it: `join` it, await its collectives, leave it."""
 
+from __future__ import annotations  # what stands at functions that are made with every call is not computed then
+
 import logging
 import os
 import socket
@@ -39,7 +41,7 @@ async def join(
     peers: str | os.PathLike[str] | Sequence[str],
     config: RingConfig | None = None,
     listener: socket.socket | None = None,
-) -> AsyncIterator["Ring"]:
+) -> AsyncIterator[Ring]:
     """Meet the other ranks and be one of them for the length of the block.
 
     `peers` is a file with one `host:port` a line, line n for rank n, or a list of such strings. `listener` is a socket
@@ -288,7 +290,7 @@ class Ring:
         *,
         replaces: bool = True,
         reads: bool = True,
-    ) -> "Packed[Tensors]":
+    ) -> Packed[Tensors]:
         """`replaces`: the result goes into the tensors. Else they are only read, for as long as the call is open."""
         bundle = Bundle(leaves, recipe.groups, self._engine.shelf, copies=not (replaces or reads))
         if inspected is not None:

@@ -139,13 +139,21 @@ def test_ranks_that_were_asked_for_something_else_are_told_apart_by_that() -> No
 
 
 def test_ranks_on_which_another_task_calls_are_told_so() -> None:
-    ours, theirs = (called(plan_of(), Mark(n, "the one that joined", n)) for n in (1, 2))
+    ours, theirs = (called(plan_of(), CallOf(n)) for n in (1, 2))
     assert ours.fingerprint != theirs.fingerprint
     assert ours.compared_with(theirs.described) == (
         "allreduce(sum) as call 1 of the one that joined",
         "it as call 2 of the one that joined",
         SAME_CALLER,
     )
+
+
+class CallOf:
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+
+    def __str__(self) -> str:
+        return f"call {self.bits} of the one that joined"
 
 
 def called(plan: Plan, mark: Mark | None = None) -> Collective:

@@ -1,7 +1,7 @@
 """One collective under way on one rank."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Protocol
 
 from ringwide.collective.channel import SEQUENCE_BITS, Channel, sequence_of
 from ringwide.collective.express import ExpressOperation
@@ -17,15 +17,10 @@ SAME_CALLER = (
 )
 
 
-class Mark(NamedTuple):
-    """Who made a call: what it is known by, mixed into the fingerprint, and in words."""
+class Mark(Protocol):
+    """Who made a call, in words as a string, and what that is known by: mixed into the fingerprint."""
 
     bits: int
-    caller: str
-    calls: int
-
-    def __str__(self) -> str:
-        return f"call {self.calls} of {self.caller}"
 
 
 class Collective:
