@@ -430,11 +430,12 @@ class Calls:
         """
         if not self.linger_seconds or self._running != 1 or not entry.lingers:
             return
+        time = self.time
         while entry.collective is not None:
-            lanes = self._express_lanes(entry.collective.waiting_for())
-            deadline = self.time() + self.linger_seconds
-            while not any(lane.look() for lane in lanes):
-                if self.time() > deadline:
+            first, *others = [lane.look for lane in self._express_lanes(entry.collective.waiting_for())]
+            deadline = time() + self.linger_seconds
+            while not (first() or (others and any(look() for look in others))):
+                if time() > deadline:
                     return
 
 
