@@ -14,8 +14,8 @@ import pytest
 import ringwide
 from local_ring import Everyone, error_of, on_every_rank
 from ringwide import Ring
-from ringwide.codec.registry import LOSSY, make
 from ringwide.collective.plan import Kind as Call
+from ringwide.compression.codecs.registry import LOSSY, make
 from ringwide.protocol.frame import Kind, news, pack_data
 
 SEGMENT = 64 * 1024

@@ -6,7 +6,7 @@ import pytest
 from bench.codecs import VARIANTS, parse_rate, rounds_for
 from bench.codecs_report import judge, lesser_markdown, markdown, row, summarise
 
-from ringwide.codec import registry
+from ringwide.compression.codecs import registry
 
 MB = 10**6
 HOSTS = 4

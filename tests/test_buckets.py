@@ -10,19 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringwide.buckets import (
-    FLOATS,
-    HALVES,
-    INTEGERS,
-    OPERATIONS,
-    Bundle,
-    Shelf,
-    arithmetic_of,
-    carrier_of,
-    groups_of,
-    leaf_of,
-    leaves_of,
-)
+from ringwide.tensors.arithmetic import FLOATS, HALVES, INTEGERS, OPERATIONS, arithmetic_of, carrier_of
+from ringwide.tensors.buffer_pool import BufferPool
+from ringwide.tensors.leaves import leaf_of, leaves_of
+from ringwide.tensors.packing import Bundle, groups_of
 
 DTYPES = FLOATS + INTEGERS
 NUMPY_DTYPES = tuple(dtype for dtype in DTYPES if dtype != "bfloat16")
@@ -44,7 +35,7 @@ KINDS = [pytest.param(tensor_of, dtype, id=f"torch-{dtype}") for dtype in DTYPES
 def loaded(values: object, op: str = "sum", *, size: int = 2, half: str = "float32", copies: bool = False) -> Bundle:
     leaves, signature = leaves_of(values)
     groups = groups_of(signature, lambda dtype: arithmetic_of(dtype, op, size, half_precision=half))
-    return Bundle(leaves, groups, Shelf(), copies=copies)
+    return Bundle(leaves, groups, BufferPool(), copies=copies)
 
 
 def reduced(bundle: Bundle) -> Bundle:
@@ -376,67 +367,67 @@ def test_a_result_is_of_the_callers_kind(make: Any, dtype: str) -> None:
     assert (type(like), like.dtype, listed(like)) == (type(value), value.dtype, [[1, 2], [1, 2]])
 
 
-# -- the shelf
+# -- the pool
 
 F32 = np.dtype("float32")
 COUNT = 100_000  # small buckets are left to the allocator
 
 
 def test_a_bucket_that_came_back_is_used_again() -> None:
-    shelf = Shelf()
-    first = shelf.take(COUNT, F32)
-    shelf.give_back(first)
+    pool = BufferPool()
+    first = pool.take(COUNT, F32)
+    pool.give_back(first)
     for count, dtype in ((COUNT, F32), (COUNT - 7, F32), (COUNT // 2, np.dtype("int64"))):
-        again = shelf.take(count, dtype)
+        again = pool.take(count, dtype)
         assert (again.size, again.dtype) == (count, dtype)
         assert np.shares_memory(again, first)
-        shelf.give_back(again)
+        pool.give_back(again)
 
 
 def test_a_bucket_that_was_dropped_is_never_used_again() -> None:
-    shelf = Shelf()
-    first = shelf.take(COUNT, F32)
-    shelf.drop(first)
-    assert not np.shares_memory(shelf.take(COUNT, F32), first)
+    pool = BufferPool()
+    first = pool.take(COUNT, F32)
+    pool.drop(first)
+    assert not np.shares_memory(pool.take(COUNT, F32), first)
 
 
 def test_two_buckets_in_use_never_share_memory() -> None:
-    shelf = Shelf()
-    shelf.give_back(shelf.take(COUNT, F32))
-    assert not np.shares_memory(shelf.take(COUNT, F32), shelf.take(COUNT, F32))
+    pool = BufferPool()
+    pool.give_back(pool.take(COUNT, F32))
+    assert not np.shares_memory(pool.take(COUNT, F32), pool.take(COUNT, F32))
 
 
 def test_a_discarded_bundle_does_not_give_its_memory_to_the_next() -> None:
-    shelf = Shelf()
+    pool = BufferPool()
     leaves, signature = leaves_of(np.zeros(COUNT, np.float32))
     groups = groups_of(signature, lambda dtype: arithmetic_of(dtype, "sum", 2, half_precision="native"))
     for end, reused in ((Bundle.discard, False), (Bundle.give_back, True)):
-        first = Bundle(leaves, groups, shelf)
+        first = Bundle(leaves, groups, pool)
         end(first)
-        second = Bundle(leaves, groups, shelf)
+        second = Bundle(leaves, groups, pool)
         assert np.shares_memory(first.numbers[0].saved, second.numbers[0].saved) == reused
         second.discard()
 
 
-def idle_bytes(shelf: Shelf) -> int:
-    return sum(memory.nbytes for memory in shelf._idle)
+def idle_bytes(pool: BufferPool) -> int:
+    return sum(memory.nbytes for memory in pool._idle)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4 * COUNT), st.integers(0, 3)), max_size=30))
-def test_the_shelf_never_holds_more_than_was_once_in_use(calls: list[tuple[int, int]]) -> None:
-    shelf, taken, peak = Shelf(), [], 0
+def test_the_pool_never_holds_more_than_was_once_in_use(calls: list[tuple[int, int]]) -> None:
+    pool, taken, peak = BufferPool(), [], 0
     for count, returned in calls:
-        taken.append(shelf.take(count, F32))
+        taken.append(pool.take(count, F32))
         peak = max(peak, sum(bucket.nbytes for bucket in taken))
         assert not any(np.shares_memory(taken[-1], other) for other in taken[:-1])
         for _ in range(min(returned, len(taken))):
-            shelf.give_back(taken.pop(0))
-        assert idle_bytes(shelf) <= peak
+            pool.give_back(taken.pop(0))
+        assert idle_bytes(pool) <= peak
 
 
 def test_without_memory_nothing_counts_as_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the shelf would believe in a larger peak than there was, and hold too much for ever."""
-    shelf, large = Shelf(), 100_000
+    """Else the pool would believe in a larger peak than there was, and hold too much for ever."""
+    pool, large = BufferPool(), 100_000
     tensors = [np.ones(large, np.float32), np.ones(large, np.float64)]
     leaves, signature = leaves_of(tensors)
     groups = groups_of(signature, lambda dtype: arithmetic_of(dtype, "sum", 2, half_precision="float32"))
@@ -449,9 +440,9 @@ def test_without_memory_nothing_counts_as_taken(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(np, "empty", no_memory_for_doubles)
     with pytest.raises(MemoryError):
-        Bundle(leaves, groups, shelf)
-    assert (shelf._in_use_bytes, idle_bytes(shelf)) == (0, 0)
-    assert shelf._peak_bytes == 4 * large
+        Bundle(leaves, groups, pool)
+    assert (pool._in_use_bytes, idle_bytes(pool)) == (0, 0)
+    assert pool._peak_bytes == 4 * large
 
 
 def test_a_tensor_of_inference_mode_is_written_outside_of_it() -> None:

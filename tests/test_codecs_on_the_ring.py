@@ -13,8 +13,9 @@ import torch
 import ringwide
 from local_ring import Everyone, error_of, on_every_rank
 from ringwide import Ring
-from ringwide.codec.registry import LOSSLESS, LOSSY
-from ringwide.collective import choice, coded, operation
+from ringwide.collective import coded, operation
+from ringwide.compression import autotune
+from ringwide.compression.codecs.registry import LOSSLESS, LOSSY
 from ringwide.protocol.frame import HEADER_BYTES
 
 Array = Any
@@ -675,7 +676,7 @@ FAST = {"none": 0.01, "lz4": 0.02, "lz4+shuffle": 0.02, "zlib": 0.02, "bf16": 0.
 async def test_auto_follows_the_network_and_says_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(choice, "QUIET_CALLS", 6)
+    monkeypatch.setattr(autotune, "QUIET_CALLS", 6)
     world = SlowWorld(SLOW)
     caplog.set_level(logging.INFO, "ringwide.collective")
 
@@ -725,7 +726,7 @@ async def test_auto_without_permission_loses_nothing(monkeypatch: pytest.MonkeyP
 
 
 async def test_when_auto_goes_back_to_raw_numbers_what_was_owed_is_paid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "QUIET_CALLS", 6)
+    monkeypatch.setattr(autotune, "QUIET_CALLS", 6)
     world = SlowWorld(SLOW)
 
     async def act(ring: Ring) -> Array:

@@ -11,9 +11,9 @@ import torch
 import ringwide
 from local_ring import Everyone, error_of, on_every_rank
 from ringwide import Ring
-from ringwide.buckets import DTYPES
 from ringwide.collective.plan import EXPRESS_BYTES
 from ringwide.protocol.frame import DATA
+from ringwide.tensors.arithmetic import DTYPES
 
 LARGE = 4_000_000
 CANCELLED = asyncio.CancelledError()
@@ -245,7 +245,7 @@ async def test_a_rank_without_memory_is_named_to_the_others(monkeypatch: pytest.
 
         with monkeypatch.context() as patched:
             if ring.rank == 1:
-                patched.setattr(ring._engine.shelf, "take", take)
+                patched.setattr(ring._engine.pool, "take", take)
             error = await error_of(ring.exchange([np.ones(5)] * ring.size, incoming))
         assert isinstance(error, MemoryError if ring.rank == 1 else ringwide.CollectiveAborted)
         assert ring.rank == 1 or "none left" in str(error)

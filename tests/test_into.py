@@ -10,7 +10,7 @@ import torch
 import ringwide
 from local_ring import error_of, on_every_rank
 from ringwide import Ring
-from ringwide.buckets import BITWISE, DTYPES, FLOATS, INTEGERS
+from ringwide.tensors.arithmetic import BITWISE, DTYPES, FLOATS, INTEGERS
 
 SMALL, LARGE = 7, 300_001
 

@@ -10,8 +10,8 @@ import torch
 import ringwide
 from local_ring import error_of, on_every_rank
 from ringwide import Ring
-from ringwide.buckets import DTYPES
 from ringwide.protocol.mail import MAIL_LANE
+from ringwide.tensors.arithmetic import DTYPES
 
 LARGE = 64 * 1024 * 1024 // 4
 """Of float32: much more than all buffers between two ranks hold."""

@@ -12,8 +12,11 @@ import torch
 import ringwide
 from local_ring import all_of, error_of, on_every_rank
 from ringwide import Ring
-from ringwide.buckets import FLOATS, Bundle, Shelf, arithmetic_of, groups_of, leaves_of
-from ringwide.nonfinite import QUIET_SECONDS, Finding, Inspector
+from ringwide.tensors.arithmetic import FLOATS, arithmetic_of
+from ringwide.tensors.buffer_pool import BufferPool
+from ringwide.tensors.leaves import leaves_of
+from ringwide.tensors.nonfinite import QUIET_SECONDS, Finding, Inspector
+from ringwide.tensors.packing import Bundle, groups_of
 
 BAD = [math.nan, math.inf, -math.inf]
 BULK = 300_000  # elements of float32: too many bytes for the express lane
@@ -25,7 +28,7 @@ BULK = 300_000  # elements of float32: too many bytes for the express lane
 def find(tensors: Any, *, half_precision: str = "float32", bucket: str = "") -> Finding | None:
     leaves, signature = leaves_of(tensors)
     groups = groups_of(signature, lambda dtype: arithmetic_of(dtype, "sum", 2, half_precision=half_precision))
-    bundle = Bundle(leaves, groups, Shelf())
+    bundle = Bundle(leaves, groups, BufferPool())
     return Inspector(3, time=lambda: 0.0).find(groups, bundle.numbers, signature, bucket)
 
 

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 import ringwide
 from local_ring import error_of, free_peers, on_every_rank
 from ringwide import Ring
-from ringwide.buckets import DTYPES, FLOATS, INTEGERS, OPERATIONS
-from ringwide.collective.coder import Coder
+from ringwide.compression.policy import CodecPolicy
 from ringwide.connections import Connections
 from ringwide.membership.gathering import Gathering
+from ringwide.tensors.arithmetic import DTYPES, FLOATS, INTEGERS, OPERATIONS
 
 SIZES = [1, 2, 3, 4, 5]
 ALGORITHMS = ["ring", "tree"]  # auto is one of them for each bucket
@@ -549,7 +549,7 @@ async def test_a_choice_that_fails_does_not_fail_the_call(
     def failing(*arguments: Any) -> Any:
         raise MemoryError("no room to choose")
 
-    monkeypatch.setattr(Coder, "finished", failing)
+    monkeypatch.setattr(CodecPolicy, "finished", failing)
 
     async def act(ring: Ring) -> float:
         return float((await ring.allreduce(np.ones(1_000_000, np.float32)))[0])

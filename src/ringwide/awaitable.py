@@ -19,7 +19,13 @@ _PATIENCE_SECONDS = 60.0
 TURN_SECONDS = 0.001
 """Calls that find their answers at once never sleep. After so long the event loop gets a turn all the same."""
 _AWAITED = "this call is awaited already, or was closed; make another one"
-_NOT_WITHIN = ("ringwide.calls", "ringwide.claims", "ringwide.collective", "ringwide.mail", "ringwide.transport")
+_NOT_WITHIN = (
+    "ringwide.calls",
+    "ringwide.tensors",
+    "ringwide.collective",
+    "ringwide.mail",
+    "ringwide.transport",
+)
 """Rooms in the middle of whose work nothing may be given up. The collector may be at work there."""
 
 

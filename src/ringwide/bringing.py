@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from ringwide.buckets import Bundle, Leaf, memory_of, require_unchanged
 from ringwide.calls import Prepared
-from ringwide.codec.codec import Array
-from ringwide.collected import Collected
 from ringwide.collective.plan import Plan
+from ringwide.compression.codecs.base import Array
+from ringwide.tensors.gather_buffer import GatherBuffer
+from ringwide.tensors.leaves import Leaf, memory_of, require_unchanged
+from ringwide.tensors.packing import Bundle
 
 T = TypeVar("T")
 
@@ -90,7 +91,7 @@ class Gathered(Prepared[Any]):
     plain = False
     __slots__ = ("_collected", "_leaf", "_place")
 
-    def __init__(self, plan: Plan, collected: Collected, leaf: Leaf, place: Leaf | None, into: Any) -> None:
+    def __init__(self, plan: Plan, collected: GatherBuffer, leaf: Leaf, place: Leaf | None, into: Any) -> None:
         super().__init__(plan, collected.numbers, into)
         self._collected, self._leaf, self._place = collected, leaf, place
 

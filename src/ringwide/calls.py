@@ -21,15 +21,15 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ringwide.awaitable import Call, Failed, UnderWay, reason_of
 from ringwide.callers import NO_TASK, UNKNOWN, Caller, Callers, Descent, acting_for
-from ringwide.claims import Claims, Occupant
-from ringwide.codec.codec import Array
 from ringwide.collective.channel import Channel, sequence_of
 from ringwide.collective.collective import Collective
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.early import WINDOW
-from ringwide.collective.numbers import NOTHING, Numbers
 from ringwide.collective.plan import Plan
+from ringwide.compression.codecs.base import Array
 from ringwide.errors import RingClosed, TensorInUse, fresh
+from ringwide.tensors.bucket import NOTHING, Bucket
+from ringwide.tensors.memory_claims import MemoryClaims, Occupant
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -65,7 +65,7 @@ class Prepared(Generic[T]):
     plain = True
     """Its result is there when its collective is over: there is nothing to check, write, give back or go on with."""
 
-    def __init__(self, plan: Plan, numbers: Sequence[Numbers], value: T) -> None:
+    def __init__(self, plan: Plan, numbers: Sequence[Bucket], value: T) -> None:
         self.plan, self.numbers, self.value = plan, numbers, value
 
     def written(self) -> Sequence[Array]:
@@ -190,7 +190,7 @@ class Calls:
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self._queues = {"": _Queue(dispatcher.channels.default, Callers(descent or Descent()))}
-        self.claims = Claims()
+        self.claims = MemoryClaims()
         self._running = 0
         self._running_since = self._running_seconds = 0.0
         self.turned_at = time()

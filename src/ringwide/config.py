@@ -22,8 +22,8 @@ from pydantic import (
     model_validator,
 )
 
-from ringwide.codec import registry
-from ringwide.codec.codec import Codec
+from ringwide.compression.codecs import registry
+from ringwide.compression.codecs.base import Codec
 from ringwide.errors import ConfigError
 from ringwide.membership.filenames import concealed, file_named, refuse_keys
 from ringwide.membership.keys import KEYGEN, load_key

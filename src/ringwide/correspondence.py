@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from ringwide.buckets import Shelf
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.plan import Planner
 from ringwide.config import RingConfig
 from ringwide.exchange import Exchanges
 from ringwide.mail.office import PostOffice
 from ringwide.messages import Messages
+from ringwide.tensors.buffer_pool import BufferPool
 from ringwide.transport.link import Link
 
 
@@ -28,7 +28,7 @@ def correspondence(
     links: Mapping[int, Link],
     dispatcher: Dispatcher,
     config: RingConfig,
-    shelf: Shelf,
+    pool: BufferPool,
     planner: Planner,
     leaving: Callable[[], bool],
 ) -> Correspondence:
@@ -46,11 +46,11 @@ def correspondence(
     dispatcher.deadlines.mail = dispatcher.parting.mail = office
     exchanges = Exchanges(
         office,
-        shelf,
+        pool,
         rank=rank,
         size=1 + len(links),
         planner=planner,
         is_ahead=dispatcher.channels.is_ahead,
         leaving=leaving,
     )
-    return Correspondence(office, Messages(office, shelf, leaving=leaving), exchanges)
+    return Correspondence(office, Messages(office, pool, leaving=leaving), exchanges)

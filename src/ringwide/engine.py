@@ -12,18 +12,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ringwide.buckets import Shelf
 from ringwide.callers import Descent
 from ringwide.calls import Calls, Prepared
-from ringwide.codec import registry
-from ringwide.codec.codec import Array
-from ringwide.collective.coder import Coder
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.leaving import Leaving
-from ringwide.collective.numbers import Numbers
 from ringwide.collective.plan import Kind, Planner, Request
 from ringwide.collective.whereabouts import NETWORK_BYTES, NOTES, Whereabouts, notes
-from ringwide.collective.workshop import Workshop
+from ringwide.compression.codecs import registry
+from ringwide.compression.codecs.base import Array
+from ringwide.compression.jobs import CodecPool
+from ringwide.compression.policy import CodecPolicy
 from ringwide.config import RingConfig
 from ringwide.connections import Connections
 from ringwide.correspondence import Correspondence, correspondence
@@ -32,6 +30,8 @@ from ringwide.farewell import Farewell
 from ringwide.membership.liveness import Liveness
 from ringwide.membership.peers import Address, parse_address
 from ringwide.observe import statistics
+from ringwide.tensors.bucket import Bucket
+from ringwide.tensors.buffer_pool import BufferPool
 from ringwide.transport.sockets import SocketSettings
 
 _MOST_THREADS = 4
@@ -56,7 +56,7 @@ class Engine:
         sockets = SocketSettings(config.buffer_bytes, config.keepalive_seconds, config.user_timeout_seconds)
         self.connections = Connections(rank, addresses, sockets=sockets, segment_bytes=config.segment_bytes)
         self.links = self.connections.links
-        self.coder, self._workshop = _coder(rank, config), Workshop()
+        self.coder, self._workshop = _coder(rank, config), CodecPool()
         self.dispatcher = Dispatcher(
             rank=rank,
             links=self.links,
@@ -90,7 +90,7 @@ class Engine:
             leaving=lambda: told.due,
             descent=descent,
         )
-        self.shelf = Shelf()
+        self.pool = BufferPool()
         self._correspondence = self._make_correspondence(told) if config.messages else None
         self._formed = False
 
@@ -100,7 +100,7 @@ class Engine:
             links=self.links,
             dispatcher=self.dispatcher,
             config=self.config,
-            shelf=self.shelf,
+            pool=self.pool,
             planner=self.planner,
             leaving=lambda: told.due,
         )
@@ -172,7 +172,7 @@ class Engine:
     async def _wait_for_all(self, noted: Array, seconds: float) -> None:
         """All our connections are there; others may still wait for some of theirs. Meanwhile all notes are combined."""
         request = Request(Kind.BARRIER, "who is where", (NOTES,))
-        bring = Prepared(self.planner.plan(request), [Numbers(noted, None, np.bitwise_or)], None)
+        bring = Prepared(self.planner.plan(request), [Bucket(noted, None, np.bitwise_or)], None)
         try:
             async with asyncio.timeout(seconds):
                 await self.calls.make(lambda _: bring)
@@ -220,10 +220,10 @@ class Engine:
             leaving.cut_short()
 
 
-def _coder(rank: int, config: RingConfig) -> Coder | None:
+def _coder(rank: int, config: RingConfig) -> CodecPolicy | None:
     if config.codec == "none":
         return None
-    return Coder(
+    return CodecPolicy(
         rank=rank,
         codecs=registry.AUTO if config.codec == "auto" else [config.make_codec()],
         auto=config.codec == "auto",

@@ -16,17 +16,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ringwide.awaitable import reason_of
-from ringwide.buckets import DTYPES, Leaf, Shelf, memory_of, require_unchanged
 from ringwide.calls import Prepared
-from ringwide.codec.codec import Array
 from ringwide.collective.channel import sequence_of
-from ringwide.collective.numbers import Numbers
-from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
+from ringwide.collective.plan import Kind, Plan, Planner, Request
+from ringwide.compression.codecs.base import Array
 from ringwide.errors import CollectiveAborted, CollectiveMismatch, RemoteProtocolError, fresh
 from ringwide.mail.desk import AnyLetter
 from ringwide.mail.office import PostOffice
 from ringwide.messages import Parcel, flat_of, nbytes_of, outgoing
 from ringwide.protocol.mail import Space
+from ringwide.tensors.arithmetic import DTYPES
+from ringwide.tensors.bucket import Bucket, BucketShape
+from ringwide.tensors.buffer_pool import BufferPool
+from ringwide.tensors.leaves import Leaf, memory_of, require_unchanged
 
 _REMEMBERED = 1024
 _DTYPES_AT_MOST = 16
@@ -40,7 +42,7 @@ class Exchanges:
     def __init__(
         self,
         office: PostOffice,
-        shelf: Shelf,
+        pool: BufferPool,
         *,
         rank: int,
         size: int,
@@ -48,7 +50,7 @@ class Exchanges:
         is_ahead: Callable[[int], bool],
         leaving: Callable[[], bool],
     ) -> None:
-        self.office, self.shelf, self.rank, self.size = office, shelf, rank, size
+        self.office, self.pool, self.rank, self.size = office, pool, rank, size
         self._planner, self._is_ahead, self._leaving = planner, is_ahead, leaving
         self._ranks = frozenset(map(str, range(size)))
         self._open: dict[int, Exchange] = {}
@@ -109,7 +111,7 @@ class Exchange(Prepared[None]):
     def __init__(
         self, exchanges: Exchanges, plan: Plan, rows: Array, outgoing_: Leaves, incoming: Leaves, what: str
     ) -> None:
-        super().__init__(plan, [Numbers(rows.reshape(-1), None, np.add)], None)
+        super().__init__(plan, [Bucket(rows.reshape(-1), None, np.add)], None)
         self._exchanges, self._rows, self._what = exchanges, rows, what
         self._outgoing, self._incoming = outgoing_, incoming
         self._parcels: list[Parcel] = []
@@ -157,7 +159,7 @@ class Exchange(Prepared[None]):
                 self.done(error)
 
         for peer, leaf in _others(self._incoming, rank):
-            parcel = Parcel(leaf, self._exchanges.shelf, on_done, source=peer, tag=number, space=Space.EXCHANGES)
+            parcel = Parcel(leaf, self._exchanges.pool, on_done, source=peer, tag=number, space=Space.EXCHANGES)
             missing += 1
             self._parcels.append(parcel)
             self._letters.append(parcel.letter)

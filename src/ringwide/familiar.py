@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ringwide.buckets import TOO_SMALL_TO_SHELVE_BYTES, Arithmetic, Group, has_carrier, is_dense
-from ringwide.codec.codec import Array
-from ringwide.collective.feedback import Label
-from ringwide.collective.numbers import Numbers
 from ringwide.collective.plan import Plan
+from ringwide.compression.codecs.base import Array
+from ringwide.tensors.arithmetic import Arithmetic
+from ringwide.tensors.bucket import Bucket, Label
+from ringwide.tensors.buffer_pool import TOO_SMALL_TO_POOL_BYTES
+from ringwide.tensors.leaves import is_dense
+from ringwide.tensors.packing import DtypeGroup, has_carrier
 
 _REMEMBERED = 256
 
@@ -37,18 +39,18 @@ class Familiar:
         self._known: dict[tuple[object, ...], _Known] = {}
         self._views: dict[int, tuple[Any, int, Array]] = {}  # tensor, where it lies, its memory as an array
 
-    def learn(self, value: Any, op: str, bucket: str, plan: Plan, groups: Sequence[Group]) -> None:
+    def learn(self, value: Any, op: str, bucket: str, plan: Plan, groups: Sequence[DtypeGroup]) -> None:
         """This call was made in the general way. `value`: whatever it was called with."""
         if type(value) not in self._types and not _is_single(value):
             return
         group = groups[0]
-        if group.count * group.arithmetic.carrier.itemsize < TOO_SMALL_TO_SHELVE_BYTES and has_carrier(group):
+        if group.count * group.arithmetic.carrier.itemsize < TOO_SMALL_TO_POOL_BYTES and has_carrier(group):
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._types.add(type(value))
             self._known[value.dtype, value.shape, op, bucket] = _Known(plan, group.count, group.arithmetic, group.label)
 
-    def find(self, value: Any, op: str, bucket: str) -> tuple[Plan, list[Numbers]] | None:
+    def find(self, value: Any, op: str, bucket: str) -> tuple[Plan, list[Bucket]] | None:
         """The plan of a call and what it brings. None: it goes the general way."""
         kind = type(value)
         if kind not in self._types:
@@ -61,7 +63,7 @@ class Familiar:
             return None
         plan, _, arithmetic, label = known
         saved = np.empty_like(flat)
-        return plan, [Numbers(flat, saved, arithmetic.combine, arithmetic.finish, arithmetic.weight, label)]
+        return plan, [Bucket(flat, saved, arithmetic.combine, arithmetic.finish, arithmetic.weight, label)]
 
     def _flat_tensor(self, tensor: Any, known: _Known) -> Array | None:
         if not is_dense(tensor.layout) or not tensor.is_contiguous():

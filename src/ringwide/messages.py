@@ -8,14 +8,16 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from ringwide.awaitable import reason_of
-from ringwide.buckets import Leaf, Shelf, carrier_of, memory_of, require_unchanged
-from ringwide.codec.codec import Array
-from ringwide.collective.numbers import bytes_of
+from ringwide.compression.codecs.base import Array
 from ringwide.errors import fresh
 from ringwide.mail.desk import AnyLetter
 from ringwide.mail.letter import Done, Incoming, Outgoing
 from ringwide.mail.office import PostOffice
 from ringwide.protocol.mail import Space
+from ringwide.tensors.arithmetic import carrier_of
+from ringwide.tensors.bucket import bytes_of
+from ringwide.tensors.buffer_pool import BufferPool
+from ringwide.tensors.leaves import Leaf, memory_of, require_unchanged
 
 T = TypeVar("T")
 _LARGEST_TAG = 2**63 - 1
@@ -25,9 +27,16 @@ class Parcel:
     """One tensor on its way in: its letter, and the memory in which it arrives."""
 
     def __init__(
-        self, leaf: Leaf, shelf: Shelf, on_done: Done, *, source: int | None, tag: int, space: Space = Space.MESSAGES
+        self,
+        leaf: Leaf,
+        pool: BufferPool,
+        on_done: Done,
+        *,
+        source: int | None,
+        tag: int,
+        space: Space = Space.MESSAGES,
     ) -> None:
-        self._leaf, self._shelf = leaf, shelf
+        self._leaf, self._pool = leaf, pool
         self._carrier = carrier_of(leaf.dtype)
         self._memory: Array | None = None
         self.letter = Incoming(
@@ -41,7 +50,7 @@ class Parcel:
         )
 
     def _take_memory(self) -> memoryview:
-        self._memory = self._shelf.take(nbytes_of(self._leaf), np.dtype(np.uint8))
+        self._memory = self._pool.take(nbytes_of(self._leaf), np.dtype(np.uint8))
         return bytes_of(self._memory)
 
     def store(self) -> None:
@@ -51,12 +60,12 @@ class Parcel:
 
     def give_back(self) -> None:
         if self._memory is not None:
-            self._shelf.give_back(self._memory)
+            self._pool.give_back(self._memory)
         self._cut()
 
     def discard(self) -> None:
         if self._memory is not None:
-            self._shelf.drop(self._memory)
+            self._pool.drop(self._memory)
         self._cut()
 
     def _cut(self) -> None:
@@ -186,13 +195,13 @@ class Received(Message[int]):
         office: PostOffice,
         leaf: Leaf,
         leaving: Callable[[], bool],
-        shelf: Shelf,
+        pool: BufferPool,
         *,
         source: int | None,
         tag: int,
     ) -> None:
         super().__init__(office, leaf, leaving)
-        self._parcel = Parcel(leaf, shelf, self.done, source=source, tag=tag)
+        self._parcel = Parcel(leaf, pool, self.done, source=source, tag=tag)
         self.letter = self._parcel.letter
 
     def begin(self) -> None:
@@ -217,8 +226,8 @@ class Received(Message[int]):
 class Messages:
     """The messages of one rank's user."""
 
-    def __init__(self, office: PostOffice, shelf: Shelf, *, leaving: Callable[[], bool]) -> None:
-        self._office, self._shelf, self._leaving = office, shelf, leaving
+    def __init__(self, office: PostOffice, pool: BufferPool, *, leaving: Callable[[], bool]) -> None:
+        self._office, self._pool, self._leaving = office, pool, leaving
 
     def sending(self, leaf: Leaf, to: int, tag: int) -> Sent:
         check_tag(tag)
@@ -226,7 +235,7 @@ class Messages:
 
     def receiving(self, leaf: Leaf, source: int | None, tag: int) -> Received:
         check_tag(tag)
-        return Received(self._office, leaf, self._leaving, self._shelf, source=source, tag=tag)
+        return Received(self._office, leaf, self._leaving, self._pool, source=source, tag=tag)
 
 
 def _nothing() -> None: ...

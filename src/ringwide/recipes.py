@@ -4,9 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringwide.buckets import Arithmetic, Group, Signature, arithmetic_of, carrier_of, groups_of
-from ringwide.collective.feedback import Label
-from ringwide.collective.plan import REDUCING, BucketShape, Kind, Plan, Planner, Request
+from ringwide.collective.plan import REDUCING, Kind, Plan, Planner, Request
+from ringwide.tensors.arithmetic import Arithmetic, arithmetic_of, carrier_of
+from ringwide.tensors.bucket import BucketShape, Label
+from ringwide.tensors.leaves import Signature
+from ringwide.tensors.packing import DtypeGroup, groups_of
 
 _REMEMBERED = 256
 
@@ -15,7 +17,7 @@ class Recipe(NamedTuple):
     """The plan of a call, and how its tensors are packed."""
 
     plan: Plan
-    groups: tuple[Group, ...]
+    groups: tuple[DtypeGroup, ...]
 
 
 class Recipes:

@@ -12,11 +12,8 @@ from typing import Any, TypeVar
 
 from ringwide.awaitable import Call
 from ringwide.bringing import Gathered, Packed, Share
-from ringwide.buckets import Bundle, Leaf, Signature, array_of, leaf_of, leaves_of, portable
 from ringwide.callers import Descent, noted_descent
 from ringwide.calls import InPlace, Prepared, Refusal
-from ringwide.collected import Collected, require_room
-from ringwide.collective.feedback import Label
 from ringwide.collective.plan import Kind
 from ringwide.config import RingConfig
 from ringwide.engine import Engine
@@ -25,9 +22,13 @@ from ringwide.familiar import Familiar
 from ringwide.farewell import Farewell, farewell
 from ringwide.membership.peers import Address, check_rank, load_peers
 from ringwide.messages import Message
-from ringwide.nonfinite import Inspector
 from ringwide.observe.statistics import Statistics
 from ringwide.recipes import Recipe, Recipes
+from ringwide.tensors.bucket import Label
+from ringwide.tensors.gather_buffer import GatherBuffer, require_room
+from ringwide.tensors.leaves import Leaf, Signature, array_of, leaf_of, leaves_of, portable
+from ringwide.tensors.nonfinite import Inspector
+from ringwide.tensors.packing import Bundle
 
 logger = logging.getLogger("ringwide.ring")
 Tensors = TypeVar("Tensors")
@@ -139,7 +140,7 @@ class Ring:
             share = slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
             if place is not None:
                 require_room(place, share.stop - share.start, leaf.dtype, f"the share of rank {self.rank}")
-            bundle = Bundle([leaf], recipe.groups, self._engine.shelf, copies=True)
+            bundle = Bundle([leaf], recipe.groups, self._engine.pool, copies=True)
             self._inspect(recipe, bundle, signature)
             return Share(recipe.plan, bundle, leaf, share, place, into)
 
@@ -156,7 +157,7 @@ class Ring:
             recipe = self._recipes.find(Kind.ALL_GATHER, leaves_of(tensor)[1], gated=gated)
             if place is not None:
                 require_room(place, self.size * recipe.groups[0].count, leaf.dtype, f"what {self.size} ranks bring")
-            collected = Collected(leaf, place, rank=self.rank, size=self.size, shelf=self._engine.shelf)
+            collected = GatherBuffer(leaf, place, rank=self.rank, size=self.size, pool=self._engine.pool)
             return Gathered(recipe.plan, collected, leaf, place, into)
 
         return self._calls.make(prepare, channel)
@@ -292,7 +293,7 @@ class Ring:
         reads: bool = True,
     ) -> Packed[Tensors]:
         """`replaces`: the result goes into the tensors. Else they are only read, for as long as the call is open."""
-        bundle = Bundle(leaves, recipe.groups, self._engine.shelf, copies=not (replaces or reads))
+        bundle = Bundle(leaves, recipe.groups, self._engine.pool, copies=not (replaces or reads))
         if inspected is not None:
             self._inspect(recipe, bundle, inspected, bucket)
         return Packed(recipe.plan, bundle, leaves, tensors, replaces=replaces, reads=reads)

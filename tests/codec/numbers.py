@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from ringwide.codec.codec import Array, Codec
-from ringwide.codec.registry import make
+from ringwide.compression.codecs.base import Array, Codec
+from ringwide.compression.codecs.registry import make
 
 FLOATS = [np.dtype(name) for name in ("float64", "float32", "float16")]
 INTEGERS = [np.dtype(name) for name in ("int64", "int32", "int16", "int8", "uint8")]

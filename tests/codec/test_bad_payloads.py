@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codec.numbers import name_of
-from ringwide.codec.codec import Array, BadPayload, Codec
-from ringwide.codec.registry import NAMES, decoder, make
+from ringwide.compression.codecs.base import Array, BadPayload, Codec
+from ringwide.compression.codecs.registry import NAMES, decoder, make
 
 MEBIBYTE = 1 << 20
 CODECS = [make(name) for name in NAMES] + [make(name, shuffle=True) for name in ("lz4", "lz4-frame", "zlib")]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codec.numbers import DTYPES, ENCODERS, FLOATS, LOSSLESS, LOSSY, name_of, same_bits, segments
-from ringwide.codec.codec import Array, BadPayload, Codec
-from ringwide.codec.registry import decoder
+from ringwide.compression.codecs.base import Array, BadPayload, Codec
+from ringwide.compression.codecs.registry import decoder
 
 WIDE_FLOATS = FLOATS[:2]
 

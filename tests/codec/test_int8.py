@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from ringwide.codec.codec import Array
-from ringwide.codec.int8 import BLOCK, packed_size
-from ringwide.codec.registry import make
+from ringwide.compression.codecs.base import Array
+from ringwide.compression.codecs.int8 import BLOCK, packed_size
+from ringwide.compression.codecs.registry import make
 
 INT8 = make("int8")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ringwide.codec.registry import LOSSLESS, LOSSY, NAMES, decoder, make
+from ringwide.compression.codecs.registry import LOSSLESS, LOSSY, NAMES, decoder, make
 
 
 def test_names() -> None:
@@ -84,6 +84,6 @@ def test_what_is_wrong_is_said_in_one_sentence(name: str, settings: dict[str, An
 
 
 def test_the_registry_is_cheap_to_import() -> None:
-    script = "import sys, ringwide.codec.registry; print(*{'torch', 'pydantic', 'asyncio'} & set(sys.modules))"
+    script = "import sys, ringwide.compression.codecs.registry; print(*{'torch', 'pydantic', 'asyncio'} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=110, check=True)
     assert answer.stdout.split() == []

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from codec.numbers import same_bits
-from ringwide.codec.codec import Array
-from ringwide.codec.none import Raw
-from ringwide.codec.registry import make
-from ringwide.codec.shuffle import Shuffled
+from ringwide.compression.codecs.base import Array
+from ringwide.compression.codecs.raw import Raw
+from ringwide.compression.codecs.registry import make
+from ringwide.compression.codecs.shuffle import Shuffled
 
 
 class Verbatim(Raw):

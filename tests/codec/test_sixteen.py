@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringwide.codec.codec import Array, Codec
-from ringwide.codec.registry import make
+from ringwide.compression.codecs.base import Array, Codec
+from ringwide.compression.codecs.registry import make
 
 WORDS = np.arange(65_536, dtype=np.uint16)
 ANY_FLOAT = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringwide.codec.codec import Array
-from ringwide.codec.registry import make
+from ringwide.compression.codecs.base import Array
+from ringwide.compression.codecs.registry import make
 
 
 def through(numbers: Array, fraction: float) -> Array:

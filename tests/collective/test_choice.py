@@ -5,9 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
-from ringwide.codec.codec import Array
-from ringwide.codec.registry import AUTO, make
-from ringwide.collective.choice import (
+from ringwide.compression.autotune import (
     DRIFTED_CALLS,
     MEASURED_CALLS,
     QUIET_CALLS,
@@ -20,6 +18,8 @@ from ringwide.collective.choice import (
     Explorer,
     candidate,
 )
+from ringwide.compression.codecs.base import Array
+from ringwide.compression.codecs.registry import AUTO, make
 
 CALLS_PER_TRIAL = SETTLING_CALLS + MEASURED_CALLS
 NAMES = ("lz4", "zlib", "bf16", "int8")

@@ -7,18 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ringwide.buckets import DTYPES, FLOATS, INTEGERS, OPERATIONS, arithmetic_of
-from ringwide.codec.codec import Array
-from ringwide.codec.registry import AUTO, LOSSLESS, LOSSY, make
-from ringwide.collective import coder as coder_module
-from ringwide.collective.choice import MEASURED_CALLS, SETTLING_CALLS, Decision
-from ringwide.collective.coder import Coder
-from ringwide.collective.coding import Coding
-from ringwide.collective.feedback import Label
-from ringwide.collective.ledger import Ledger
-from ringwide.collective.numbers import Numbers
-from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
+from ringwide.collective.plan import Kind, Plan, Planner, Request
+from ringwide.compression import policy as coder_module
+from ringwide.compression.autotune import MEASURED_CALLS, SETTLING_CALLS, Decision
+from ringwide.compression.codecs.base import Array
+from ringwide.compression.codecs.registry import AUTO, LOSSLESS, LOSSY, make
+from ringwide.compression.jobs import CodecJobs
+from ringwide.compression.ledger import Ledger
+from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import RemoteProtocolError
+from ringwide.tensors.arithmetic import DTYPES, FLOATS, INTEGERS, OPERATIONS, arithmetic_of
+from ringwide.tensors.bucket import Bucket, BucketShape, Label
 
 SIZE, COUNT = 4, 8000
 PLANNER = Planner(rank=0, size=SIZE, segment_bytes=4096, algorithm="ring", tree_bytes=0)
@@ -26,24 +25,24 @@ SMALL = Planner(rank=0, size=SIZE, segment_bytes=4096, algorithm="auto", tree_by
 CALLS_PER_TRIAL = SETTLING_CALLS + MEASURED_CALLS
 
 
-def coder_of(*codecs: str, rank: int = 0, **settings: Any) -> Coder:
+def coder_of(*codecs: str, rank: int = 0, **settings: Any) -> CodecPolicy:
     chosen = AUTO if settings.get("auto") else [make(name) for name in codecs]
     settings = {"allow_lossy": True, "threshold_bytes": 0, "error_feedback": True, **settings}
-    return Coder(rank=rank, codecs=chosen, time=lambda: 0.0, **settings)
+    return CodecPolicy(rank=rank, codecs=chosen, time=lambda: 0.0, **settings)
 
 
 def plan_of(kind: Kind = Kind.ALLREDUCE, dtype: str = "float32", count: int = COUNT, what: str = "x") -> Plan:
     return PLANNER.plan(Request(kind, what, (BucketShape(dtype, count, np.dtype(dtype).itemsize),)))
 
 
-def numbers_of(dtype: str = "float32", op: str = "mean", *, count: int = COUNT, name: str = "") -> Numbers:
+def numbers_of(dtype: str = "float32", op: str = "mean", *, count: int = COUNT, name: str = "") -> Bucket:
     arithmetic = arithmetic_of(dtype, op, SIZE, half_precision="float32")
     ours: Array = np.random.default_rng(1).standard_normal(count).astype(arithmetic.carrier)
     label = Label(name, "what") if name else None
-    return Numbers(ours, None, arithmetic.combine, arithmetic.finish, arithmetic.weight, label)
+    return Bucket(ours, None, arithmetic.combine, arithmetic.finish, arithmetic.weight, label)
 
 
-def coding_for(coder: Coder, numbers: Numbers, plan: Plan | None = None) -> Coding:
+def coding_for(coder: CodecPolicy, numbers: Bucket, plan: Plan | None = None) -> CodecJobs:
     coding = coder.coding(plan or plan_of(), 0, numbers)
     assert coding is not None
     return coding
@@ -74,7 +73,7 @@ def test_a_lossy_codec_is_for_sums_of_floats_and_nothing_else(dtype: str, op: st
 @pytest.mark.parametrize("name", LOSSY)
 def test_what_is_only_passed_on_loses_nothing(name: str, kind: Kind) -> None:
     flat = np.ones(COUNT, np.float32)
-    coding = coding_for(coder_of(name), Numbers(flat, None, np.add), plan_of(kind))
+    coding = coding_for(coder_of(name), Bucket(flat, None, np.add), plan_of(kind))
     assert (coding.codec_name, coding.may_lose) == ("none", False)
 
 
@@ -99,7 +98,7 @@ def test_a_bucket_whose_segments_are_all_below_the_threshold_travels_raw(thresho
 # -- error feedback
 
 
-def owe(coder: Coder, label: Label, value: float = 0.25) -> None:
+def owe(coder: CodecPolicy, label: Label, value: float = 0.25) -> None:
     coder.feedback.replace({label: np.full(COUNT, value, np.float32)})
 
 
@@ -171,7 +170,7 @@ class Ring:
         self.seconds = seconds
         self.told: list[Decision] = []
 
-    def call(self, numbers: Numbers, plan: Plan | None = None) -> str:
+    def call(self, numbers: Bucket, plan: Plan | None = None) -> str:
         """The codec of one call."""
         plan = plan or plan_of()
         codings = [coding_for(coder, numbers, plan) for coder in (self.first, self.second)]
@@ -184,7 +183,7 @@ class Ring:
         assert codings[0].codec_name == codings[1].codec_name
         return codings[0].codec_name
 
-    def settle(self, numbers: Numbers, plan: Plan | None = None) -> str:
+    def settle(self, numbers: Bucket, plan: Plan | None = None) -> str:
         before = len(self.told)
         for _ in range(100):
             self.call(numbers, plan)
@@ -202,7 +201,7 @@ def test_auto_begins_raw_and_all_ranks_follow_what_rank_0_finds() -> None:
     assert ring.settle(numbers_of()) == "int8"
 
 
-def compressible() -> Numbers:
+def compressible() -> Bucket:
     return numbers_of()._replace(ours=np.zeros(COUNT, np.float32))
 
 
@@ -288,7 +287,7 @@ def test_a_choice_that_is_heard_before_the_call_holds_for_it() -> None:
 
 
 @pytest.mark.parametrize("numbers", [numbers_of("int32", "sum"), numbers_of("float32", "max")])
-def test_a_lossy_choice_for_what_may_not_be_lost_changes_nothing(numbers: Numbers) -> None:
+def test_a_lossy_choice_for_what_may_not_be_lost_changes_nothing(numbers: Bucket) -> None:
     coder, plan = coder_of(rank=1, auto=True), plan_of()
     coder.hear_choice(0, plan.fingerprint, HEARD)
     assert coding_for(coder, numbers, plan).codec_name == "none"
@@ -322,7 +321,7 @@ def test_a_rank_with_a_codec_of_its_own_and_the_one_that_decides_hear_no_choices
             coder.hear_choice(0, 5, HEARD)
 
 
-def remembered(coder: Coder) -> int:
+def remembered(coder: CodecPolicy) -> int:
     return max(len(found) for found in vars(coder).values() if isinstance(found, dict))
 
 
@@ -360,7 +359,7 @@ def test_the_threshold_follows_what_the_ledgers_say() -> None:
     ledger = Ledger(encode_seconds=0.001, decode_seconds=0.001)
     ledger.note_sent(make("bf16").number, 10_000_000, 5_000_000)
     ledger.note_sent(0, 1_000_000, 1_000_000)
-    codings: Sequence[Coding | None] = [coding_for(coder, numbers_of(), plan)]
+    codings: Sequence[CodecJobs | None] = [coding_for(coder, numbers_of(), plan)]
     assert list(coder.finished(plan, codings, 0.06, {1: ledger})) == []
     rate = 6_000_000 / 0.06
     assert coder.threshold.nbytes == pytest.approx(100e-6 / (0.5 / rate - 0.002 / 10_000_000), rel=0.001)

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from ringwide.codec.codec import Array, BadPayload
-from ringwide.codec.registry import decoder, make
-from ringwide.collective.coding import Carried, Coding, End
-from ringwide.collective.feedback import Feedback, FeedbackStore, Label
-from ringwide.collective.ledger import RAW
-from ringwide.collective.numbers import Numbers, bytes_of
+from ringwide.compression.codecs.base import Array, BadPayload
+from ringwide.compression.codecs.registry import decoder, make
+from ringwide.compression.feedback import Feedback, FeedbackStore
+from ringwide.compression.jobs import Carried, CodecJobs, End
+from ringwide.compression.ledger import RAW
 from ringwide.protocol.frame import Header, pack_data, unpack
 from ringwide.protocol.instruction import Combine, Finish, Keep, Relay, Script, Send
 from ringwide.protocol.layout import Layout
 from ringwide.protocol.ring import Journey, RingSchedule
+from ringwide.tensors.bucket import Bucket, Label, bytes_of
 
 LOSSY = ("bf16", "fp16", "int8", "topk")
 LOSSLESS = ("lz4", "lz4-frame", "zlib")
@@ -47,12 +47,12 @@ def coding_of(
     threshold: int = 0,
     weight: float = 1.0,
     may_lose: bool = True,
-) -> Coding:
+) -> CodecJobs:
     def finish(total: Array) -> None:
         np.divide(total, total.dtype.type(weight), out=total)
 
-    return Coding(
-        numbers=Numbers(ours.copy(), None, np.add, finish if weight != 1.0 else None, weight),
+    return CodecJobs(
+        numbers=Bucket(ours.copy(), None, np.add, finish if weight != 1.0 else None, weight),
         encoder=None if codec is None else make(codec),
         decoder=decoder,
         threshold_bytes=threshold,
@@ -342,14 +342,14 @@ class Ranks:
                 store.commit(coding.feedback)
         return [coding.numbers.ours for coding in codings]
 
-    def _coding(self, rank: int, ours: Array, weight: float, feedback: bool) -> Coding:
+    def _coding(self, rank: int, ours: Array, weight: float, feedback: bool) -> CodecJobs:
         lent = self.stores[rank].borrow(Label("b", "w"), self.count, np.dtype(np.float32)) if feedback else None
         if lent is not None:
             lent.next[:] = RUBBISH  # whatever is not written would show
         return coding_of(ours, self.codecs[rank], feedback=lent, weight=weight)
 
     def _travel(
-        self, codings: list[Coding], schedules: list[RingSchedule], rank: int, segment: int, script: Script
+        self, codings: list[CodecJobs], schedules: list[RingSchedule], rank: int, segment: int, script: Script
     ) -> None:
         place = slice(*self.layout.bounds[segment])
         carried = codings[rank].carry_out(script, place, memoryview(b""), RAW)
@@ -449,9 +449,9 @@ def test_a_reduce_scatter_has_feedback_that_adds_up_too(codec: str, size: int) -
 
 
 def test_an_end_is_told_with_its_outcome() -> None:
-    told: list[tuple[Coding, bool]] = []
-    coding = Coding(
-        numbers=Numbers(noise(1), None, np.add),
+    told: list[tuple[CodecJobs, bool]] = []
+    coding = CodecJobs(
+        numbers=Bucket(noise(1), None, np.add),
         encoder=None,
         decoder=decoder,
         threshold_bytes=0,

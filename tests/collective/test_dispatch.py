@@ -7,9 +7,8 @@ import pytest
 
 from ringwide.collective import early
 from ringwide.collective.dispatch import Dispatcher
-from ringwide.collective.numbers import Numbers
 from ringwide.collective.operation import Operation
-from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
+from ringwide.collective.plan import Kind, Plan, Planner, Request
 from ringwide.errors import (
     CollectiveAborted,
     CollectiveTimeout,
@@ -21,6 +20,7 @@ from ringwide.errors import (
 )
 from ringwide.protocol import frame
 from ringwide.protocol.frame import HEADER_BYTES, Header
+from ringwide.tensors.bucket import Bucket, BucketShape
 from ringwide.transport.scratch import Scratch
 
 SIZE, SEGMENT_BYTES, EXPRESS_BYTES = 3, 8, 16
@@ -127,7 +127,7 @@ class OneRank:
     def call(self, kind: Kind, count: int) -> Plan:
         plan = self._planner.plan(Request(kind, "sum", (BucketShape("uint8", count, 1),)))
         arrays = [np.ones(count, np.uint8), *[np.empty(0, np.uint8)] * (len(plan.parts) - 1)]
-        numbers = [Numbers(array, None, np.add) for array in arrays]
+        numbers = [Bucket(array, None, np.add) for array in arrays]
         self.dispatcher.submit(plan, numbers, self.endings.append)
         return plan
 

@@ -5,9 +5,10 @@ import logging
 import numpy as np
 import pytest
 
-from ringwide.codec.codec import Array
-from ringwide.collective import feedback
-from ringwide.collective.feedback import Feedback, FeedbackStore, Label
+from ringwide.compression import feedback
+from ringwide.compression.codecs.base import Array
+from ringwide.compression.feedback import Feedback, FeedbackStore
+from ringwide.tensors.bucket import Label
 
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 GRADIENTS = Label("gradients", "float32[4]")

@@ -4,7 +4,8 @@ import pytest
 
 from ringwide.collective.channel import Channel
 from ringwide.collective.collective import SAME_CALLER, Collective, Mark
-from ringwide.collective.plan import BucketShape, Kind, Plan, Planner, Request
+from ringwide.collective.plan import Kind, Plan, Planner, Request
+from ringwide.tensors.bucket import BucketShape
 
 SIZES = range(2, 18)
 EXPRESS_BYTES = 100

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ringwide.collective.threshold import (
+from ringwide.compression.autotune import (
     DEFAULT_BYTES,
     JOB_SECONDS,
     NEVER,

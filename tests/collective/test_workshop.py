@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ringwide.collective.workshop import Workshop
+from ringwide.compression.jobs import CodecPool
 
 PATIENCE_SECONDS = 60
 THREADS = [0, 1, 3]
@@ -39,8 +39,8 @@ class Results:
 
 
 @contextmanager
-def workshop(threads: int) -> Iterator[Workshop]:
-    made = Workshop(threads)
+def workshop(threads: int) -> Iterator[CodecPool]:
+    made = CodecPool(threads)
     try:
         yield made
     finally:
@@ -186,7 +186,7 @@ def test_a_loop_that_is_closed_meanwhile_is_no_accident(
     release = threading.Event()
 
     async def leave_a_job_behind() -> list[threading.Thread]:
-        shop = Workshop(1)
+        shop = CodecPool(1)
         shop.run(lambda: release.wait(PATIENCE_SECONDS), Results().then)
         shop.close()
         return codec_threads()

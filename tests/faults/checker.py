@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tests.faults.history import Entry, Shelf
+from tests.faults.history import BufferPool, Entry
 from tests.faults.known import digest_of_input, digest_of_sum
 
 RESULT_OF_ALL = {"allreduce"}
@@ -61,7 +61,7 @@ def _name(entry: Entry) -> str:
 
 def main(words: list[str]) -> int:
     by_run: dict[str, list[Entry]] = defaultdict(list)
-    for entry in Shelf(Path(words[0])).news():
+    for entry in BufferPool(Path(words[0])).news():
         by_run[entry.run].append(entry)
     everyone = range(64)  # who was killed is not in the histories
     found = [complaint for entries in by_run.values() for complaint in complaints(entries, gone=everyone)]

@@ -51,7 +51,7 @@ class Book:
 
 
 @dataclass(slots=True)
-class Shelf:
+class BufferPool:
     """The books of all processes, read as they grow."""
 
     directory: Path

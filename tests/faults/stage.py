@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.faults import checker
 from tests.faults.crew import PATIENCE_SECONDS, Crew, Errand, Gone, Hung, Member
-from tests.faults.history import RETURNED, Shelf
+from tests.faults.history import RETURNED, BufferPool
 from tests.faults.known import LARGEST_WEIGHT
 from tests.faults.outcome import Run
 from tests.faults.proxy import Network
@@ -116,7 +116,7 @@ class Stage:
     """Where runs take place."""
 
     def __init__(self, crew: Crew, directory: Path) -> None:
-        self._crew, self._shelf = crew, Shelf(directory)
+        self._crew, self._pool = crew, BufferPool(directory)
         self._names = itertools.count()
         self.patience = PATIENCE_SECONDS  # with a rank that may hang
         self._ports: set[int] = set()
@@ -147,7 +147,7 @@ class Stage:
             await self._crew.give_back(member, fit=one_fits)
         if cast.network is not None:
             await cast.network.close()
-        for complaint in checker.complaints(self._shelf.take(cast.name), cast.gone):
+        for complaint in checker.complaints(self._pool.take(cast.name), cast.gone):
             cast.run.complain(complaint)
 
     async def _leave(self, cast: Cast, rank: int, *, fit: bool) -> bool:

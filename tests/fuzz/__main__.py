@@ -16,7 +16,7 @@ with atheris.instrument_imports(include=["ringwide"]):
     from tests.fuzz import mutation
     from tests.fuzz.targets import TARGETS
 
-from ringwide.codec import registry
+from ringwide.compression.codecs import registry
 
 LONGEST_BYTES = 6000
 

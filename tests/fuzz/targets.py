@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ringwide.codec import registry
-from ringwide.codec.codec import BadPayload
+from ringwide.compression.codecs import registry
+from ringwide.compression.codecs.base import BadPayload
 from ringwide.errors import RemoteProtocolError
 from ringwide.mail.desk import Owner
 from ringwide.mail.letter import Incoming, Outgoing

@@ -10,7 +10,6 @@ import pytest
 from ringwide.awaitable import Call
 from ringwide.callers import Caller
 from ringwide.calls import Calls
-from ringwide.claims import Claims
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.leaving import Leaving
 from ringwide.collective.parting import Parting
@@ -18,16 +17,9 @@ from ringwide.collective.plan import Plan, Planner, Request
 from ringwide.ring import Ring
 from ringwide.simulator.programs.drawing import program_of
 from ringwide.simulator.programs.fates import Fate, fates_of
-from ringwide.simulator.programs.program import (
-    LetGo,
-    Overlap,
-    Pause,
-    Program,
-    SameMemory,
-    Start,
-    all_steps,
-)
+from ringwide.simulator.programs.program import LetGo, Overlap, Pause, Program, SameMemory, Start, all_steps
 from ringwide.simulator.programs.world import perform
+from ringwide.tensors.memory_claims import MemoryClaims
 
 pytestmark = pytest.mark.timeout(600)  # much is computed
 
@@ -94,11 +86,11 @@ def refuse_in_silence(plant: pytest.MonkeyPatch) -> None:
 
 
 def let_two_calls_have_one_memory(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(Claims, "open", lambda self, occupant: True)
+    plant.setattr(MemoryClaims, "open", lambda self, occupant: True)
 
 
 def let_tensors_of_a_call_overlap(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr("ringwide.buckets.overlap_within", lambda arrays: False)
+    plant.setattr("ringwide.tensors.leaves.overlap_within", lambda arrays: False)
 
 
 def go_on_with_what_was_closed(plant: pytest.MonkeyPatch) -> None:

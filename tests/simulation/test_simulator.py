@@ -6,7 +6,7 @@ from itertools import islice, product
 
 import pytest
 
-from ringwide.codec import registry
+from ringwide.compression.codecs import registry
 from ringwide.simulator import Outcome, simulate
 from ringwide.simulator.__main__ import main
 from ringwide.simulator.faults import Damage, FaultKind

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import ringwide
-from ringwide.buckets import DTYPES, FLOATS, HALVES, OPERATIONS
+from ringwide.tensors.arithmetic import DTYPES, FLOATS, HALVES, OPERATIONS
 
 SMALL, MEDIUM, BULK = 7, 5001, 150_001
 UFUNCS = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import ringwide
-from ringwide.codec.registry import make
+from ringwide.compression.codecs.registry import make
 
 COUNT = 20_011
 CALLS_OF_AUTO = 12

@@ -12,7 +12,7 @@ import uvloop
 
 import ringwide
 from local_ring import on_every_rank
-from ringwide.codec.registry import LOSSY
+from ringwide.compression.codecs.registry import LOSSY
 from ringwide.training.config import TrainingConfig
 from ringwide.training.loop import train
 from ringwide.training.progress import Result

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ringwide.codec.codec import BadPayload
-from ringwide.collective.coding import Carried, Coding
-from ringwide.collective.ledger import RAW
 from ringwide.collective.operation import NOTHING, RELAYED_LIMIT_BYTES, LaneLike, Operation, Owner
-from ringwide.collective.workshop import Job, Settle, Then, WorkshopLike, do_now
+from ringwide.compression.codecs.base import BadPayload
+from ringwide.compression.jobs import Carried, CodecJobs, CodecPoolLike, Job, Settle, Then, do_now
+from ringwide.compression.ledger import RAW
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header
 from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send
@@ -28,9 +27,9 @@ OnFailed = Callable[[int | None, Exception], None]
 class CodedOperation(Operation):
     """An operation that encodes what it sends where that pays, and decodes what comes encoded."""
 
-    coding: Coding
+    coding: CodecJobs
 
-    def __init__(self, *, coding: Coding, workshop: WorkshopLike, on_failed: OnFailed, **plain: Any) -> None:
+    def __init__(self, *, coding: CodecJobs, workshop: CodecPoolLike, on_failed: OnFailed, **plain: Any) -> None:
         super().__init__(**plain)
         self.coding, self._workshop, self._on_failed = coding, workshop, on_failed
         self._departures: deque[tuple[Script, int]] = deque()  # what starts here and has not been handed in

@@ -23,17 +23,16 @@ from typing import Any, NoReturn
 
 from ringwide.collective.channel import Channel, Channels, channel_of, is_after
 from ringwide.collective.coded import CodedOperation
-from ringwide.collective.coder import Coder
 from ringwide.collective.collective import Collective, Done, Mark
 from ringwide.collective.deadlines import Clock, Deadlines
 from ringwide.collective.early import EarlyFrames
 from ringwide.collective.express import ExpressOperation
-from ringwide.collective.ledger import Ledger
-from ringwide.collective.numbers import Numbers
 from ringwide.collective.operation import LaneLike, LinkLike, Operation
 from ringwide.collective.parting import Parting
 from ringwide.collective.plan import Plan
-from ringwide.collective.workshop import WorkshopLike
+from ringwide.compression.jobs import CodecPoolLike
+from ringwide.compression.ledger import Ledger
+from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import (
     CollectiveAborted,
     CollectiveMismatch,
@@ -43,6 +42,7 @@ from ringwide.errors import (
     fresh,
 )
 from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, Header, Kind, goodbye, news, read_goodbye
+from ringwide.tensors.bucket import Bucket
 
 logger = logging.getLogger("ringwide.collective")
 
@@ -61,8 +61,8 @@ class Dispatcher:
         clock: Clock,
         timeout_seconds: float,
         warn_after_seconds: float = 10.0,
-        coder: Coder | None = None,
-        workshop: WorkshopLike | None = None,
+        coder: CodecPolicy | None = None,
+        workshop: CodecPoolLike | None = None,
         epoch: int = 0,
     ) -> None:
         self._rank, self._links, self._clock = rank, links, clock
@@ -116,7 +116,7 @@ class Dispatcher:
     def submit(
         self,
         plan: Plan,
-        buckets: Sequence[Numbers],
+        buckets: Sequence[Bucket],
         on_done: Done,
         *,
         channel: Channel | None = None,
@@ -185,7 +185,7 @@ class Dispatcher:
     def has_open_work(self) -> bool:
         return bool(self._open)
 
-    def _operation(self, collective: Collective, index: int, numbers: Numbers) -> Operation | ExpressOperation:
+    def _operation(self, collective: Collective, index: int, numbers: Bucket) -> Operation | ExpressOperation:
         plan = collective.plan
         part = plan.parts[index]
         if part.tree is not None:
@@ -310,7 +310,7 @@ class Dispatcher:
         except Exception:  # what becomes of later calls is no reason to fail this one
             logger.exception("rank %d could not choose a codec", self._rank)
 
-    def _choose(self, coder: Coder, collective: Collective) -> None:
+    def _choose(self, coder: CodecPolicy, collective: Collective) -> None:
         plan, seconds = collective.plan, self._clock.time() - collective.begun_at
         codings = [operation.coding for operation in collective.operations]
         for index, decision in coder.finished(plan, codings, seconds, self.ledgers):

@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ringwide.collective.coding import Coding
-from ringwide.collective.ledger import RAW
-from ringwide.collective.numbers import Numbers, bytes_of
 from ringwide.collective.operation import NOTHING, LaneLike, LinkLike, accusation
+from ringwide.compression.jobs import CodecJobs
+from ringwide.compression.ledger import RAW
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header, pack_data
 from ringwide.protocol.tree import Step, TreeSchedule
+from ringwide.tensors.bucket import Bucket, bytes_of
 
 
 class ExpressOperation:
     """Executes a schedule. Done when all has arrived: what leaves by an express lane is copied if it has to wait."""
 
     express = True
-    coding: Coding | None = None
+    coding: CodecJobs | None = None
     done = _is_saved = False
     progress = 0
     _position = 0  # the stop that is next
@@ -31,7 +31,7 @@ class ExpressOperation:
     def __init__(
         self,
         schedule: TreeSchedule,
-        numbers: Numbers,
+        numbers: Bucket,
         links: Mapping[int, LinkLike],
         on_done: Callable[[int], None],
         *,

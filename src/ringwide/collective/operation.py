@@ -5,15 +5,15 @@ from typing import NoReturn, Protocol
 
 import numpy as np
 
-from ringwide.codec.codec import Array
-from ringwide.collective.coding import Coding
-from ringwide.collective.ledger import RAW, Ledger
-from ringwide.collective.numbers import Numbers, bytes_of
 from ringwide.collective.originals import Originals
 from ringwide.collective.plan import Part
+from ringwide.compression.codecs.base import Array
+from ringwide.compression.jobs import CodecJobs
+from ringwide.compression.ledger import RAW, Ledger
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header, pack_data
 from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send
+from ringwide.tensors.bucket import Bucket, bytes_of
 from ringwide.transport.scratch import Scratch
 
 NOTHING = memoryview(bytearray())
@@ -63,13 +63,13 @@ class LinkLike(Protocol):
 class Operation:
     """Executes one machine. Done when all has arrived *and* all has left: until then the memory is not the caller's."""
 
-    coding: Coding | None = None
+    coding: CodecJobs | None = None
 
     def __init__(
         self,
         *,
         part: Part,
-        numbers: Numbers,
+        numbers: Bucket,
         links: Mapping[int, LinkLike],
         ledgers: Mapping[int, Ledger],
         bucket: int,

@@ -7,7 +7,7 @@ the end would, but it is paid while the network is the slower one.
 
 from collections.abc import Sequence
 
-from ringwide.codec.codec import Array
+from ringwide.compression.codecs.base import Array
 
 
 class Originals:

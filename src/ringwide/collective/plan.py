@@ -14,6 +14,7 @@ from ringwide.protocol.instruction import Machine
 from ringwide.protocol.layout import Layout
 from ringwide.protocol.ring import Journey, RingMachine, RingSchedule
 from ringwide.protocol.tree import TreeMachine, TreeSchedule, fanout_of
+from ringwide.tensors.bucket import BucketShape
 from ringwide.transport.link import EXPRESS_BYTES
 
 
@@ -33,15 +34,6 @@ class Kind(Enum):
 
 REDUCING = (Kind.ALLREDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
 """Those that combine the numbers of all ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class BucketShape:
-    """A bucket as the plan sees it: how many elements of which type."""
-
-    dtype: str
-    count: int
-    itemsize: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ringwide.codec.codec import Array
-from ringwide.collective.plan import BucketShape
+from ringwide.compression.codecs.base import Array
+from ringwide.tensors.bucket import BucketShape
 from ringwide.transport.link import EXPRESS_BYTES, EXPRESS_MEMORY_BYTES
 
 KIB = 1024

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch.distributed import ReduceOp
 
-from ringwide.buckets import DTYPES, INTEGERS, leaf_of
+from ringwide.tensors.arithmetic import DTYPES, INTEGERS
+from ringwide.tensors.leaves import leaf_of
 
 _OPERATIONS = {
     ReduceOp.SUM: "sum",

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ringwide.codec.registry import decoder
-from ringwide.collective.coder import Choice
-from ringwide.collective.ledger import Ledger, Tally
+from ringwide.compression.codecs.registry import decoder
+from ringwide.compression.ledger import CodecTally, Ledger
+from ringwide.compression.policy import CodecChoice
 from ringwide.membership.slowness import Slowness, SlowRank
 from ringwide.transport.lane import Lane
 from ringwide.transport.link import Link
@@ -80,7 +80,7 @@ class Statistics:
     buffer_bytes_asked: int
     links: tuple[LinkStatistics, ...]
     threshold_bytes: int | None = None  # below which segments travel raw; none: they all do
-    choices: tuple[Choice, ...] = ()  # what `codec: auto` uses for each bucket, and why
+    choices: tuple[CodecChoice, ...] = ()  # what `codec: auto` uses for each bucket, and why
     slow: SlowRank | None = None  # the rank that keeps the others waiting, if there is one
 
     @property
@@ -127,7 +127,7 @@ def _of_lane(lane: Lane) -> LaneStatistics:
     return LaneStatistics(lane.index, lane.bytes_sent, lane.bytes_received, *granted, lane.transport)
 
 
-def _of_tallies(tallies: Mapping[int, Tally]) -> tuple[CodecStatistics, ...]:
+def _of_tallies(tallies: Mapping[int, CodecTally]) -> tuple[CodecStatistics, ...]:
     return tuple(
         CodecStatistics(_codec_name(number), tally.segments, tally.raw_bytes, tally.wire_bytes)
         for number, tally in sorted(tallies.items())

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ringwide.codec.codec import Array
-from ringwide.collective.feedback import FeedbackStore
+from ringwide.compression.codecs.base import Array
+from ringwide.compression.feedback import FeedbackStore
 from ringwide.simulator.memory import Memory
 
 _ROUNDING = 1e-3

@@ -6,9 +6,10 @@ from random import Random
 
 import numpy as np
 
-from ringwide.codec import registry
-from ringwide.codec.codec import Codec
-from ringwide.collective.plan import BucketShape, Kind, Request
+from ringwide.collective.plan import Kind, Request
+from ringwide.compression.codecs import registry
+from ringwide.compression.codecs.base import Codec
+from ringwide.tensors.bucket import BucketShape
 
 ORDERED = "ordered"
 """An operation of which even a swap of two ranks' numbers changes the result: only for checking equal bits."""

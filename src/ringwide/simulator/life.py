@@ -8,8 +8,8 @@ from random import Random
 
 import numpy as np
 
-from ringwide.codec.registry import decoder
 from ringwide.collective.plan import Kind, Plan, Planner
+from ringwide.compression.codecs.registry import decoder
 from ringwide.errors import RingwideError
 from ringwide.simulator.books import Books
 from ringwide.simulator.calling import Call

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ringwide.buckets import Arithmetic, arithmetic_of
-from ringwide.codec.codec import Array
-from ringwide.collective.feedback import Label
-from ringwide.collective.numbers import Numbers
 from ringwide.collective.plan import Kind
+from ringwide.compression.codecs.base import Array
 from ringwide.simulator.calling import ORDERED, REDUCING, Call, CodecSettings
+from ringwide.tensors.arithmetic import Arithmetic, arithmetic_of
+from ringwide.tensors.bucket import Bucket, Label
 
 _RUBBISH = 77
 _POOLED = 1 << 16
@@ -90,9 +89,9 @@ class Memory:
         self.numbers = [self._numbers(bucket) for bucket in range(len(material.given))]
         if material.call.kind in (Kind.BROADCAST, Kind.BARRIER):
             nothing = np.empty(0, np.uint8)
-            self.numbers.append(Numbers(nothing, None, np.add))
+            self.numbers.append(Bucket(nothing, None, np.add))
 
-    def _numbers(self, bucket: int) -> Numbers:
+    def _numbers(self, bucket: int) -> Bucket:
         material = self._material
         dtype, count = material.call.buckets[bucket]
         arithmetic = _arithmetic(dtype, material.call.op, material.size)
@@ -100,7 +99,7 @@ class Memory:
         saved = np.full(count, _RUBBISH, arithmetic.carrier) if self._saves else None
         weight = arithmetic.weight if material.call.kind in REDUCING else 0.0
         what = f"{material.call.kind.value} {material.call.op} of {material.call.buckets}, bucket {bucket}"
-        return Numbers(ours, saved, arithmetic.combine, arithmetic.finish, weight, Label(what, what))
+        return Bucket(ours, saved, arithmetic.combine, arithmetic.finish, weight, Label(what, what))
 
     def results(self) -> list[tuple[Array, Array | None]]:
         """What this rank got, and what it should have got."""

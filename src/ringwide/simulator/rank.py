@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from ringwide.collective.coder import Coder
 from ringwide.collective.collective import Collective
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.leaving import Leaving
 from ringwide.collective.plan import Plan
+from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import PeerLost, RingClosed, RingwideError
 from ringwide.simulator.calling import Call
 from ringwide.simulator.faults import TIMEOUT_SECONDS
@@ -154,11 +154,11 @@ class Rank:
             link.vital.close()
 
 
-def _coder(scenario: Scenario, rank: int, time: Callable[[], float]) -> Coder | None:
+def _coder(scenario: Scenario, rank: int, time: Callable[[], float]) -> CodecPolicy | None:
     coding = scenario.coding
     if coding.codec == "none":
         return None
-    return Coder(
+    return CodecPolicy(
         rank=rank,
         codecs=coding.codecs(),
         auto=coding.codec == "auto",

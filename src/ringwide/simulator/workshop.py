@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from ringwide.collective.deadlines import Clock
-from ringwide.collective.workshop import Job, Settle, Then
+from ringwide.compression.jobs import Job, Settle, Then
 
 _REPORTED_AT_ONCE = 0.5
 

@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import Callable
 
-from ringwide.buckets import Shelf
 from ringwide.callers import Descent
 from ringwide.calls import Calls
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.plan import Planner
-from ringwide.collective.workshop import Workshop
+from ringwide.compression.jobs import CodecPool
 from ringwide.config import RingConfig
 from ringwide.engine import Engine
 from ringwide.simulator.programs.wires import Wires
+from ringwide.tensors.buffer_pool import BufferPool
 
 COLLECTIVE_SECONDS = 30.0
 """Far longer than anything that a program waits for: a call that times out has stalled."""
@@ -27,7 +27,7 @@ class SimulatedEngine(Engine):
         self._rank, self._size, self.config = rank, wires.scenario.size, CONFIG
         self.links = wires.links[rank]  # type: ignore[assignment]
         self.connections = NoListeners()  # type: ignore[assignment]
-        self.coder, self._workshop, self.planner = None, Workshop(), planner
+        self.coder, self._workshop, self.planner = None, CodecPool(), planner
         self.dispatcher = Dispatcher(
             rank=rank,
             links=wires.links[rank],
@@ -45,7 +45,7 @@ class SimulatedEngine(Engine):
             descent=descent,
             time=_counter(),
         )
-        self.shelf, self._correspondence, self._formed = Shelf(), None, True
+        self.pool, self._correspondence, self._formed = BufferPool(), None, True
         for link in wires.links[rank].values():
             link.on_ended = self.dispatcher.parting.stream_ended
 

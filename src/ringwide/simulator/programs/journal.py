@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ringwide.codec.codec import Array
+from ringwide.compression.codecs.base import Array
 from ringwide.errors import CollectiveAborted, PeerLost, RingwideError
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ringwide.codec.codec import Array
 from ringwide.collective.plan import Kind
+from ringwide.compression.codecs.base import Array
 from ringwide.simulator.programs.program import Call, Form, Mistake, Overlap, writes
 
 _OPERATIONS = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ringwide.codec.codec import Array
+from ringwide.compression.codecs.base import Array
 from ringwide.simulator.programs.fates import Fate, fates_of
 from ringwide.simulator.programs.journal import Ending, Entry, Journal
 from ringwide.simulator.programs.material import decides, expected_memory, expected_result

@@ -1,0 +1,46 @@
+"""LZ4 frames: as LZ4 blocks, with levels that take more time to find more."""
+
+import lz4.frame  # type: ignore[import-untyped]
+
+from ringwide.compression.codecs.base import Array, BadPayload, Lossless, bytes_of, fill, if_smaller
+
+BLOCK = lz4.frame.BLOCKSIZE_MAX256KB
+MAGIC = b"\x04\x22\x4d\x18"
+FLAGS = (0x40, 0x60)  # version 1, blocks that may refer to each other or not, and no field that is optional
+BLOCK_SIZES = (0x40, 0x50)  # 64 KiB or 256 KiB
+
+
+class Lz4Frame(Lossless):
+    """One standard frame, of which a reader need not fear that its header asks for megabytes."""
+
+    name = "lz4-frame"
+    number = 2
+
+    def __init__(self, level: int = 0) -> None:
+        self.level = level
+
+    def encode(self, numbers: Array) -> memoryview | None:
+        if not numbers.nbytes:
+            return None
+        payload = lz4.frame.compress(
+            bytes_of(numbers), compression_level=self.level, block_size=BLOCK, store_size=False
+        )
+        return if_smaller(payload, numbers)
+
+    def decode(self, payload: memoryview, out: Array) -> None:
+        check_header(payload)
+        reader = lz4.frame.LZ4FrameDecompressor()
+        try:
+            # One byte more than there should be: only so does the reader look at the end mark, and an excess shows.
+            raw = reader.decompress(payload, max_length=out.nbytes + 1)
+        except (RuntimeError, ValueError, EOFError) as error:
+            raise BadPayload(f"not an LZ4 frame: {error}") from error
+        if not reader.eof or reader.unused_data:
+            raise BadPayload(f"an LZ4 frame that does not end with byte {out.nbytes} of the numbers")
+        fill(out, raw)
+
+
+def check_header(payload: memoryview) -> None:
+    """A header can make the library reserve 8 MiB, for as few numbers as you like. Ours never do."""
+    if len(payload) < 7 or payload[:4] != MAGIC or payload[4] not in FLAGS or payload[5] not in BLOCK_SIZES:
+        raise BadPayload("not the header of an LZ4 frame, or not of one of ours")

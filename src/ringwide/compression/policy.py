@@ -1,0 +1,206 @@
+"""Which codec the segments of each bucket get on this rank.
+
+Rules:
+- A codec that loses something is used only for sums of floats, and only where the ring allows it: a broadcast, a
+  minimum or an integer is never touched.
+- `auto` decides on rank 0 (see `choice.py`) and the others are told; a fixed codec needs no telling.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from ringwide.collective.plan import Plan
+from ringwide.compression.autotune import DEFAULT_BYTES, Candidate, Decision, Explorer, Threshold, Totals, candidate
+from ringwide.compression.codecs.base import Codec
+from ringwide.compression.codecs.registry import decoder
+from ringwide.compression.feedback import Feedback, FeedbackStore
+from ringwide.compression.jobs import CodecJobs, End
+from ringwide.compression.ledger import RAW, Ledger
+from ringwide.errors import RemoteProtocolError
+from ringwide.tensors.bucket import Bucket
+
+logger = logging.getLogger("ringwide.collective")
+
+DECIDES = 0
+"""The rank that chooses for all."""
+CHOICES_REMEMBERED = 1024
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+_Bucket = tuple[int, int]  # the fingerprint of its plan, its index there
+
+
+@dataclass(frozen=True, slots=True)
+class CodecChoice:
+    """The codec that a bucket has now, and why."""
+
+    what: str
+    bucket: int
+    codec: str
+    reason: str
+    settled: bool  # False: only a trial, to see how long it takes
+
+
+class CodecPolicy:
+    """Decides, for every bucket with bulk, how it is encoded."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        codecs: Sequence[Codec],
+        auto: bool = False,
+        allow_lossy: bool = False,
+        threshold_bytes: int | None = DEFAULT_BYTES,
+        error_feedback: bool | None = None,
+        time: Callable[[], float],
+    ) -> None:
+        self._decides = auto and rank == DECIDES
+        self._codecs = {codec.name: codec for codec in codecs if allow_lossy or not codec.lossy}
+        self._auto, self._allow_lossy, self._error_feedback = auto, allow_lossy, error_feedback
+        self.threshold = Threshold(threshold_bytes, always_pays=auto)
+        self._time = time
+        self.threads = 1  # that encode and decode
+        self.feedback = FeedbackStore()
+        self._explorers: dict[_Bucket, Explorer] = {}
+        self._choices: dict[_Bucket, Decision] = {}
+        self._settled: dict[_Bucket, str] = {}
+        self._names: dict[int, str] = {}
+
+    # -- before a collective
+
+    def coding(self, plan: Plan, index: int, numbers: Bucket) -> CodecJobs | None:
+        """How this bucket is encoded. None: never, because it is empty or does not go round the ring."""
+        part = plan.parts[index]
+        if part.algorithm != "ring" or not numbers.ours.size or not self._codecs:
+            return None
+        may_lose, threshold = self._allow_lossy and numbers.weight > 0, self.threshold.nbytes
+        encoder = self._chosen(plan, index) if part.layout.largest_segment_bytes >= threshold else None
+        if encoder is not None and (not encoder.carries(numbers.ours.dtype) or (encoder.lossy and not may_lose)):
+            encoder = None
+        return CodecJobs(
+            numbers=numbers,
+            encoder=encoder,
+            decoder=decoder,
+            threshold_bytes=threshold,
+            may_lose=may_lose,
+            feedback=self._borrow_feedback(encoder, numbers),
+            keeps_errors=encoder is not None and self._wants_feedback(encoder),
+            on_end=self._end_feedback,
+            time=self._time,
+        )
+
+    def _chosen(self, plan: Plan, index: int) -> Codec | None:
+        if not self._auto:
+            return next(iter(self._codecs.values()))
+        key = plan.fingerprint, index
+        _remember(self._names, plan.fingerprint, plan.what)
+        if self._decides:
+            explorer = self._explorers.get(key) or Explorer()
+            _remember(self._explorers, key, explorer)
+            return explorer.current.codec
+        choice = self._choices.get(key)
+        return None if choice is None else self._codecs.get(choice.codec)
+
+    def _borrow_feedback(self, encoder: Codec | None, numbers: Bucket) -> Feedback | None:
+        """Also without a lossy codec, if one was used before: what it dropped is then paid back at once."""
+        label = numbers.label
+        if label is None or self._error_feedback is False or not numbers.weight:
+            return None
+        if label in self.feedback or (encoder is not None and self._wants_feedback(encoder)):
+            return self.feedback.borrow(label, numbers.ours.size, numbers.ours.dtype)
+        return None
+
+    def _wants_feedback(self, encoder: Codec) -> bool:
+        return encoder.needs_feedback if self._error_feedback is None else encoder.lossy
+
+    # -- after a collective
+
+    def _end_feedback(self, coding: CodecJobs, end: End) -> None:
+        if coding.feedback is None:
+            return
+        if end is End.FAILED:
+            self.feedback.give_back(coding.feedback)
+        elif end is End.UNDONE:
+            self.feedback.undo(coding.feedback)
+        elif coding.keeps_errors:
+            self.feedback.commit(coding.feedback)
+        else:
+            self.feedback.drop(coding.feedback)
+
+    def finished(
+        self, plan: Plan, codings: Sequence[CodecJobs | None], seconds: float, ledgers: Mapping[int, Ledger]
+    ) -> Iterator[tuple[int, Decision]]:
+        """A collective has succeeded after so many seconds. What changes now, bucket by bucket."""
+        self.threshold.observe(_totals(ledgers), seconds)
+        if not self._decides:
+            return
+        for index, coding in enumerate(codings):
+            key = plan.fingerprint, index
+            explorer = self._explorers.get(key)
+            if coding is None or explorer is None or coding.codec_name != explorer.current.name:
+                continue  # it was not encoded as the explorer wants to know, but as was right when it was called
+            decision = explorer.observe(seconds, partial(self._candidates, coding))
+            if decision is not None:
+                self._note(key, decision)
+                yield index, decision
+
+    def _candidates(self, coding: CodecJobs) -> list[Candidate]:
+        numbers, may_lose = coding.numbers.ours, coding.may_lose
+        usable = (
+            codec for codec in self._codecs.values() if codec.carries(numbers.dtype) and (may_lose or not codec.lossy)
+        )
+        return [candidate(codec, numbers, self._time, threads=self.threads) for codec in usable]
+
+    # -- choices
+
+    def hear_choice(self, peer: int, fingerprint: int, text: str) -> None:
+        """The rank that chooses has chosen: "<bucket> <codec> <settled or trial> <reason>"."""
+        index, codec, state, reason = (text.split(" ", 3) + [""] * 4)[:4]
+        known = codec == "none" or codec in self._codecs
+        if peer != DECIDES or not self._auto or self._decides or not known or not index.isdecimal():
+            raise RemoteProtocolError(f"rank {peer} chose a codec that it may not choose: {text!r}")
+        self._note((fingerprint, int(index)), Decision(codec, reason, state == "settled"))
+
+    def _note(self, key: _Bucket, decision: Decision) -> None:
+        before = self._settled.get(key, "none")
+        _remember(self._choices, key, decision)
+        if decision.settled and decision.codec != before:
+            _remember(self._settled, key, decision.codec)
+            logger.log(
+                logging.INFO if self._decides else logging.DEBUG,  # one line is enough for all ranks
+                "bucket %d of %s: codec %s instead of %s: %s",
+                key[1],
+                self._names.get(key[0], "a call to come"),
+                decision.codec,
+                before,
+                decision.reason,
+            )
+
+    def choices(self) -> tuple[CodecChoice, ...]:
+        """What was chosen for each bucket, and why."""
+        return tuple(
+            CodecChoice(self._names.get(fingerprint, ""), bucket, decision.codec, decision.reason, decision.settled)
+            for (fingerprint, bucket), decision in self._choices.items()
+        )
+
+
+def _totals(ledgers: Mapping[int, Ledger]) -> Totals:
+    sent = [(number, tally) for ledger in ledgers.values() for number, tally in ledger.sent.items()]
+    encoded = [tally for number, tally in sent if number != RAW]
+    return Totals(
+        raw_bytes=sum(tally.raw_bytes for tally in encoded),
+        encoded_bytes=sum(tally.wire_bytes for tally in encoded),
+        wire_bytes=sum(tally.wire_bytes for _, tally in sent),
+        codec_seconds=sum(ledger.encode_seconds + ledger.decode_seconds for ledger in ledgers.values()),
+    )
+
+
+def _remember(memory: dict[Key, Value], key: Key, value: Value) -> None:
+    """Note this as the latest, and forget the oldest if there are too many."""
+    memory.pop(key, None)
+    if len(memory) >= CHOICES_REMEMBERED:
+        del memory[next(iter(memory))]
+    memory[key] = value

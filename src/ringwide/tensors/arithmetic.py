@@ -1,0 +1,113 @@
+"""Arithmetic by dtype and op: what numbers are carried in, how two are combined, how a total is finished."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ringwide.compression.codecs.base import Array
+from ringwide.compression.codecs.narrowing import NARROW
+from ringwide.tensors.bucket import Combiner
+
+HALVES = ("float16", "bfloat16")
+FLOATS = ("float64", "float32", *HALVES)
+INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
+DTYPES = FLOATS + INTEGERS
+CHARS = {name: np.dtype(name).char for name in DTYPES if name != "bfloat16"}
+
+
+def _add(left: Array, right: Array, out: Array) -> None:
+    """A sum of single numbers in place is a reduction to numpy, which swaps them: of two NaNs, the other would win."""
+    np.add(left.copy() if out.size == 1 else left, right, out)
+
+
+_UFUNCS: dict[str, Combiner] = {
+    "sum": _add,
+    "mean": _add,
+    "min": lambda left, right, out: np.minimum(left, right, out=out),  # numpy deprecates these two without `out=`
+    "max": lambda left, right, out: np.maximum(left, right, out=out),
+    "prod": np.multiply,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+    "quotient": _add,
+}
+BITWISE = ("band", "bor", "bxor")
+FOR_INTEGERS = (*BITWISE, "quotient")
+"""The quotient is the sum divided by how many ranks there are, without the remainder: their mean, towards zero."""
+OPERATIONS = tuple(op for op in _UFUNCS if op not in FOR_INTEGERS)
+quietly = np.errstate(all="ignore")
+"""Infinity and NaN are results like others. A warning would end the connection wherever warnings are errors."""
+
+
+def loaded_torch() -> Any:
+    return sys.modules["torch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How numbers of one dtype are summed: the dtype they are carried in, and the two functions a collective needs."""
+
+    carrier: np.dtype[Any]
+    combine: Callable[[Array, Array, Array], object]
+    finish: Callable[[Array], object] | None
+    weight: float = 0.0
+    """By what a sum of floats is divided, see `Bucket`."""
+    narrow: Callable[[Array], object] | None = None
+    """How a total becomes half precision, see `Bucket`."""
+
+
+def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Arithmetic:
+    """The rule for one dtype and operation. Half precision is summed in float32 unless `native` is asked for."""
+    if op not in _UFUNCS:
+        raise ValueError(f"op {op!r} is not one of {', '.join(_UFUNCS)}")
+    if op == "mean" and dtype not in FLOATS:
+        raise TypeError(f"the mean of {dtype} is not a {dtype}; use op='sum' and divide, or convert to a float dtype")
+    if op in BITWISE and dtype not in INTEGERS:
+        raise TypeError(f"op {op!r} combines the bits of integers, and these are {dtype}; use {', '.join(INTEGERS)}")
+    if op == "quotient" and dtype not in INTEGERS:
+        raise TypeError(f"op {op!r} divides integers, and these are {dtype}; use op='mean'")
+    if dtype == "bfloat16" and half_precision == "native":
+        return _native_bfloat16(op, size)
+    narrow = NARROW.get(dtype) if half_precision == "float32" else None
+    carrier = np.dtype(dtype if narrow is None else "float32")
+    weight = {"sum": 1.0, "mean": float(size)}.get(op, 0.0) if dtype in FLOATS else 0.0
+    combine = quietly(_UFUNCS[op]) if dtype in FLOATS else _UFUNCS[op]
+    return Arithmetic(carrier, combine, _finish(op, size, carrier), weight, narrow)
+
+
+def _finish(op: str, size: int, carrier: np.dtype[Any]) -> Callable[[Array], object] | None:
+    """What becomes of the sum of all ranks."""
+
+    def divide_towards_zero(total: Array) -> None:
+        wide = total.astype(np.int64)  # 200 ranks are no int8
+        total[...] = (wide - np.fmod(wide, size)) // size
+
+    if op == "mean":
+        divisor = carrier.type(size)
+        return quietly(lambda total: np.divide(total, divisor, total))
+    return divide_towards_zero if op == "quotient" else None
+
+
+def _native_bfloat16(op: str, size: int) -> Arithmetic:
+    """numpy has no bfloat16: its bits are carried as int16 and torch does the sums."""
+    torch = loaded_torch()
+    function = {"sum": torch.add, "mean": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
+
+    def numbers(bits: Array) -> Any:
+        return torch.from_numpy(bits if bits.flags.writeable else bits.copy()).view(torch.bfloat16)
+
+    def combine(left: Array, right: Array, out: Array) -> None:
+        function(numbers(left), numbers(right), out=numbers(out))
+
+    def divide(total: Array) -> None:
+        numbers(total).div_(size)
+
+    return Arithmetic(np.dtype("int16"), combine, divide if op == "mean" else None)
+
+
+def carrier_of(dtype: str) -> np.dtype[Any]:
+    """The dtype in which numbers travel when nobody adds them."""
+    return np.dtype("int16" if dtype == "bfloat16" else dtype)
