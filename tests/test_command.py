@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ringwide.command import finish
+from ringwide.config.command_line import finish
 from ringwide.errors import ConfigError, PeerLost
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.config import RingConfig, from_environment
+from ringwide.config.ring_config import RingConfig, from_environment
 from ringwide.errors import ConfigError
 
 

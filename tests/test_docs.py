@@ -23,8 +23,8 @@ from bench import (
     same_host,
     training,
 )
-from ringwide.config import RingConfig
-from ringwide.setting_marks import settings_table
+from ringwide.config.field_marks import settings_table
+from ringwide.config.ring_config import RingConfig
 
 ROOT = Path(__file__).parent.parent
 

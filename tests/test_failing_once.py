@@ -27,12 +27,12 @@ import pytest
 import ringwide
 from local_ring import free_peers
 from ringwide import Ring
+from ringwide.bootstrap import accept
 from ringwide.collective import parting
 from ringwide.collective.collective import Collective
 from ringwide.collective.deadlines import TICK_SECONDS
 from ringwide.collective.express import ExpressOperation
 from ringwide.collective.operation import Operation
-from ringwide.membership import reception
 from ringwide.transport.lane import Lane
 
 pytestmark = pytest.mark.timeout(600)  # much is computed
@@ -206,7 +206,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     Nor what is logged: pytest keeps it, with tracebacks, and in those all that must not be left.
     """
-    monkeypatch.setattr(reception, "_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(accept, "_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(parting, "GOODBYE_GRACE_SECONDS", 0.02)
     logging.disable()  # this way: loggers remember whether they are enabled, and some may have been asked before
     yield

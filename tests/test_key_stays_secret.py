@@ -21,8 +21,8 @@ import pytest
 import ringwide
 from local_ring import error_of, free_peers
 from ringwide.__main__ import main
+from ringwide.bootstrap.key_file import make_key_file
 from ringwide.experiment.fleet.ports import free_ports, write_peers
-from ringwide.membership.keys import make_key_file
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import ringwide.correspondence
 from local_ring import on_every_rank
 from ringwide import Ring
 from ringwide.mail.office import PostOffice
-from ringwide.protocol.mail import KEPT_LIMIT_BYTES
+from ringwide.protocol.p2p import KEPT_LIMIT_BYTES
 
 MANY = 5000
 ROOMS = pytest.mark.parametrize("room", [100_000, KEPT_LIMIT_BYTES], ids=["held", "kept"])

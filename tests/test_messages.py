@@ -10,7 +10,7 @@ import torch
 import ringwide
 from local_ring import error_of, on_every_rank
 from ringwide import Ring
-from ringwide.protocol.mail import MAIL_LANE
+from ringwide.protocol.p2p import P2P_LANE
 from ringwide.tensors.arithmetic import DTYPES
 
 LARGE = 64 * 1024 * 1024 // 4
@@ -36,9 +36,7 @@ async def test_every_dtype_and_many_sizes_arrive_as_they_were(settings: dict[str
                     assert await ring.receive(place, source=0) == 0
                     assert torch.equal(place, some(dtype, count))
         await ring.barrier()
-        sent = sum(
-            lane.bytes_sent for link in ring.statistics().links for lane in link.lanes if lane.index == MAIL_LANE
-        )
+        sent = sum(lane.bytes_sent for link in ring.statistics().links for lane in link.lanes if lane.index == P2P_LANE)
         raw = sum(some(dtype, 71_002).nbytes for dtype in DTYPES)
         assert ring.rank == 1 or sent > raw
 
@@ -282,5 +280,5 @@ async def until_under_way(ring: Ring) -> None:
 
 
 def mail_bytes(ring: Ring) -> int:
-    lanes = [lane for link in ring.statistics().links for lane in link.lanes if lane.index == MAIL_LANE]
+    lanes = [lane for link in ring.statistics().links for lane in link.lanes if lane.index == P2P_LANE]
     return sum(lane.bytes_sent + lane.bytes_received for lane in lanes)

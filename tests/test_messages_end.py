@@ -15,7 +15,7 @@ from ringwide import Ring
 from ringwide.mail.letter import Outgoing
 from ringwide.mail.office import PostOffice
 from ringwide.protocol.frame import Kind, news
-from ringwide.protocol.mail import MAIL_LANE
+from ringwide.protocol.p2p import P2P_LANE
 
 LARGE = 4_000_000
 
@@ -171,11 +171,11 @@ async def test_while_a_message_is_awaited_signs_of_life_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("frame", "lane", "words"),
     [
-        (news(Kind.ACCEPT, "", collective=40), MAIL_LANE, "speaks of message 40"),
-        (news(Kind.GOODBYE, "it is done"), MAIL_LANE, "kind 20 on a mail lane"),
-        (news(Kind.ABORT, "8 x", collective=1), MAIL_LANE, "gave up on exchange 1 in strange words"),
+        (news(Kind.ACCEPT, "", collective=40), P2P_LANE, "speaks of message 40"),
+        (news(Kind.GOODBYE, "it is done"), P2P_LANE, "kind 20 on a mail lane"),
+        (news(Kind.ABORT, "8 x", collective=1), P2P_LANE, "gave up on exchange 1 in strange words"),
         (news(Kind.OFFER, "of what?", collective=1), 0, "a frame of mail on a lane for collectives"),
-        (b"GET / HTTP/1.1\r\nHost: somewhere.example\r\nAccept: */*\r\n\r\n", MAIL_LANE, "not a ringwide frame"),
+        (b"GET / HTTP/1.1\r\nHost: somewhere.example\r\nAccept: */*\r\n\r\n", P2P_LANE, "not a ringwide frame"),
     ],
     ids=["answer", "goodbye", "words", "lane", "stranger"],
 )

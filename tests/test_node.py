@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ringwide.config import RingConfig
+from ringwide.bootstrap.key_file import make_key_file
+from ringwide.config.ring_config import RingConfig
 from ringwide.experiment.fleet.ports import free_ports, write_peers
 from ringwide.experiment.messages import decode
-from ringwide.membership.keys import make_key_file
 from ringwide.node import main
 from ringwide.ring import Ring, join
 from ringwide.training.progress import Evaluation, Plan, Result

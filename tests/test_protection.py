@@ -11,7 +11,7 @@ import pytest
 import ringwide
 from local_ring import Everyone, error_of, on_every_rank
 from ringwide.__main__ import main
-from ringwide.protocol.mail import MAIL_LANE
+from ringwide.protocol.p2p import P2P_LANE
 from ringwide.transport.lane import Lane
 from ringwide.transport.wire import Views
 from transport.certificates import Authority
@@ -57,7 +57,7 @@ async def test_messages_are_protected_too(kind: str, protections: dict[str, dict
             places = [np.zeros(count, np.float32) for _ in others]
             await ring.exchange([numbers(ring.rank, count)] * ring.size, places)
             assert all(np.array_equal(places[other], numbers(other, count)) for other in others)
-        lanes = [link.lanes[MAIL_LANE] for link in ring._engine.links.values()]
+        lanes = [link.lanes[P2P_LANE] for link in ring._engine.links.values()]
         assert all(lane.sealed == (kind == "checksum") and lane._wire.plain == (kind == "checksum") for lane in lanes)
 
     await on_every_rank(3, act, **protections[kind], messages=True, buffer_bytes=64 * 1024, segment_bytes=300 * 1024)

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import ringwide
 from local_ring import error_of, free_peers, on_every_rank
 from ringwide import Ring
+from ringwide.bootstrap.form_ring import RingFormation
 from ringwide.compression.policy import CodecPolicy
 from ringwide.connections import Connections
-from ringwide.membership.gathering import Gathering
 from ringwide.tensors.arithmetic import DTYPES, FLOATS, INTEGERS, OPERATIONS
 
 SIZES = [1, 2, 3, 4, 5]
@@ -608,9 +608,9 @@ async def test_a_rank_that_never_calls_is_named_by_all_when_the_deadline_is_over
 
 async def test_ranks_that_still_look_for_each_other_are_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks 1 and 2 need longer than anybody may be silent to find each other; rank 0 has found both."""
-    connect, seconds, tried_at = Gathering._try_connect, 0.75, list[float]()
+    connect, seconds, tried_at = RingFormation._try_connect, 0.75, list[float]()
 
-    async def hardly_connect(self: Gathering, peer: int) -> socket.socket | None:
+    async def hardly_connect(self: RingFormation, peer: int) -> socket.socket | None:
         if (self._rank, peer) == (2, 1):
             tried_at.append(time.monotonic())
             if tried_at[-1] < tried_at[0] + 1.5 * seconds:
@@ -621,8 +621,8 @@ async def test_ranks_that_still_look_for_each_other_are_not_taken_for_dead(monke
     async def act(ring: Ring) -> None:
         await ring_still_works(ring)
 
-    monkeypatch.setattr(Gathering, "_try_connect", hardly_connect)
-    monkeypatch.setattr("ringwide.membership.gathering._LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(RingFormation, "_try_connect", hardly_connect)
+    monkeypatch.setattr("ringwide.bootstrap.form_ring._LONGEST_PAUSE", 0.02)
     await on_every_rank(3, act, suspect_after_seconds=seconds, collective_timeout_seconds=seconds)
     assert len(tried_at) > 2
 

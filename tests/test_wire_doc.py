@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ringwide.collective import early
-from ringwide.protocol import frame, handshake, mail, proof, vital
-from ringwide.transport import encrypted
+from ringwide.protocol import frame, handshake, heartbeat, key_proof, p2p
+from ringwide.transport import aead_wire
 from ringwide.transport.link import EXPRESS_BYTES, EXPRESS_MEMORY_BYTES
 
 WIRE = Path(__file__).parent.parent / "docs" / "wire.md"
@@ -46,7 +46,9 @@ def test_the_kinds() -> None:
     assert rows == [(kind.name, int(kind)) for kind in frame.Kind]
 
 
-@pytest.mark.parametrize(("number", "shape"), [(0, handshake.Hello), (1, handshake.Difference), (2, proof.Challenge)])
+@pytest.mark.parametrize(
+    ("number", "shape"), [(0, handshake.Hello), (1, handshake.Difference), (2, key_proof.Challenge)]
+)
 def test_the_handshake(number: int, shape: type) -> None:
     assert [row[0] for row in table_under("The handshake", number)] == [field.name for field in fields(shape)]
 
@@ -66,37 +68,37 @@ def test_the_limits() -> None:
         EXPRESS_MEMORY_BYTES,
         early.WINDOW,
         early.LIMIT_BYTES_PER_PEER,
-        encrypted.RECORD_LIMIT_BYTES,
+        aead_wire.RECORD_LIMIT_BYTES,
         handshake.RANKS_LIMIT,
         handshake.LANES_LIMIT,
-        mail.KEPT_LIMIT_BYTES,
+        p2p.KEPT_LIMIT_BYTES,
     ]
 
 
 def test_the_record() -> None:
     rows = [(row[0], row[1]) for row in table_under("Encryption")]
-    length, tag = encrypted._LENGTH.size, encrypted.TAG_BYTES
+    length, tag = aead_wire._LENGTH.size, aead_wire.TAG_BYTES
     assert rows == [("0", f"{length}"), (f"{length}", "length"), (f"{length} + length", f"{tag}")]
-    assert encrypted._LENGTH.format == "<I"
-    assert encrypted._NONCE_BYTES * 8 == 96
+    assert aead_wire._LENGTH.format == "<I"
+    assert aead_wire._NONCE_BYTES * 8 == 96
 
 
 def test_the_sign_of_life() -> None:
-    order, *codes = vital._LAYOUT.format + vital._CHECK.format.removeprefix("<")
+    order, *codes = heartbeat._LAYOUT.format + heartbeat._CHECK.format.removeprefix("<")
     rows, offset = [], 0
-    for name, code in zip(["kind", "", *vital.Sign._fields[1:], "check"], codes, strict=True):
+    for name, code in zip(["kind", "", *heartbeat.Sign._fields[1:], "check"], codes, strict=True):
         width = struct.calcsize(order + code)
         if name:
             rows.append([str(offset), str(width), name, TYPES[code]])
         offset += width
     assert [row[:4] for row in table_under("Signs of life")] == rows
-    assert offset == vital.SIGN_BYTES
-    assert f"lane {vital.VITAL_LANE}" in WIRE.read_text()
+    assert offset == heartbeat.SIGN_BYTES
+    assert f"lane {heartbeat.VITAL_LANE}" in WIRE.read_text()
 
 
 @pytest.mark.parametrize(
     ("number", "layout", "names"),
-    [(0, mail._TERMS, mail.Offer._fields[1:-1]), (1, mail._WANTED, mail.Offer._fields[1:3])],
+    [(0, p2p._TERMS, p2p.Offer._fields[1:-1]), (1, p2p._WANTED, p2p.Offer._fields[1:3])],
 )
 def test_the_payloads_of_mail(number: int, layout: struct.Struct, names: tuple[str, ...]) -> None:
     order, *codes = layout.format
@@ -112,10 +114,10 @@ def test_the_payloads_of_mail(number: int, layout: struct.Struct, names: tuple[s
 def test_what_is_said_of_mail() -> None:
     meanings = dict(part.split(": ") for part in table_under("Mail")[0][4].split(", "))
     assert meanings == {
-        str(int(mail.Space.MESSAGES)): "a message",
-        str(int(mail.Space.EXCHANGES)): "a part of an exchange",
+        str(int(p2p.Space.MESSAGES)): "a message",
+        str(int(p2p.Space.EXCHANGES)): "a part of an exchange",
     }
     text = " ".join(WIRE.read_text().split())
-    assert f"lane {mail.MAIL_LANE}" in text
-    beside, character = mail.kept_bytes(""), mail.kept_bytes("x") - mail.kept_bytes("")
+    assert f"lane {p2p.MAIL_LANE}" in text
+    beside, character = p2p.kept_bytes(""), p2p.kept_bytes("x") - p2p.kept_bytes("")
     assert f"takes {beside} bytes and {character} for each character" in text

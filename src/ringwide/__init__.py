@@ -20,7 +20,7 @@ _HOME = {
     "Call": "ringwide.awaitable",
     "join_blocking": "ringwide.blocking",
     "BlockingRing": "ringwide.blocking",
-    "RingConfig": "ringwide.config",
+    "RingConfig": "ringwide.config.ring_config",
     "RingwideError": "ringwide.errors",
     "ConfigError": "ringwide.errors",
     "JoinError": "ringwide.errors",
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ringwide.awaitable import Call as Call
     from ringwide.blocking import BlockingRing as BlockingRing
     from ringwide.blocking import join_blocking as join_blocking
-    from ringwide.config import RingConfig as RingConfig
+    from ringwide.config.ring_config import RingConfig as RingConfig
     from ringwide.errors import AddressError as AddressError
     from ringwide.errors import CollectiveAborted as CollectiveAborted
     from ringwide.errors import CollectiveError as CollectiveError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringwide import __version__, node
-from ringwide.command import Parser, finish
+from ringwide.config.command_line import Parser, finish
 
 if TYPE_CHECKING:
     from ringwide.experiment.fleet.launch import Place
@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _keygen(arguments: argparse.Namespace) -> int:
-    from ringwide.membership.keys import VARIABLE, make_key_file
+    from ringwide.bootstrap.key_file import VARIABLE, make_key_file
 
     make_key_file(arguments.file)
     print(
@@ -142,8 +142,8 @@ def _keys(_: argparse.Namespace) -> int:
 
 
 def _settings(_: argparse.Namespace) -> int:
-    from ringwide.config import RingConfig
-    from ringwide.setting_marks import settings_table
+    from ringwide.config.field_marks import settings_table
+    from ringwide.config.ring_config import RingConfig
 
     print(settings_table(RingConfig))
     return 0

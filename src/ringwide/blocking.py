@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ringwide.background import Background, background
-from ringwide.config import RingConfig
+from ringwide.config.ring_config import RingConfig
 from ringwide.observe.statistics import Statistics
 from ringwide.pending import Begin
 from ringwide.ring import Ring, join

@@ -10,29 +10,29 @@ from hashlib import blake2b
 from typing import Any
 from weakref import WeakSet
 
-from ringwide.membership.doors import open_doors
-from ringwide.membership.gathering import Gathering
-from ringwide.membership.liveness import Liveness
-from ringwide.membership.meeting import Terms
-from ringwide.membership.peers import Address
-from ringwide.membership.protection import Protection
-from ringwide.membership.same_host import SameHost
+from ringwide.bootstrap.form_ring import RingFormation
+from ringwide.bootstrap.handshake import HandshakeTerms
+from ringwide.bootstrap.listen import open_doors
+from ringwide.bootstrap.peers import Address
+from ringwide.bootstrap.protection import Protection
+from ringwide.bootstrap.same_host import SameHost
+from ringwide.health.heartbeats import Heartbeats
 from ringwide.protocol.handshake import Setting
-from ringwide.protocol.mail import MAIL_LANE
-from ringwide.protocol.vital import VITAL_LANE
-from ringwide.transport.arena import ARENA_DESCRIPTORS, Shape, descriptors_to_spare
+from ringwide.protocol.heartbeat import HEARTBEAT_LANE
+from ringwide.protocol.p2p import P2P_LANE
 from ringwide.transport.lane import Events, Lane
 from ringwide.transport.link import (
     BULK_STAGING_BYTES,
     EXPRESS_BYTES,
     EXPRESS_MEMORY_BYTES,
     EXPRESS_SLOTS,
-    MAIL_STAGING_BYTES,
     MOST_EXPRESS_ARENAS,
+    P2P_STAGING_BYTES,
     STAGING_BYTES,
     Link,
 )
-from ringwide.transport.shared import SharedLane, SharedWire
+from ringwide.transport.shm_arena import ARENA_DESCRIPTORS, ArenaShape, descriptors_to_spare
+from ringwide.transport.shm_lane import SharedLane, SharedWire
 from ringwide.transport.sockets import SocketSettings, drop, tune
 from ringwide.transport.wire import Wire
 
@@ -53,8 +53,8 @@ class Connections:
         self.links = {peer: Link(peer) for peer in range(len(addresses)) if peer != rank}
         self._listeners: tuple[socket.socket, ...] = ()
         self._server: asyncio.Task[None] | None = None
-        self._gathering: Gathering | None = None
-        self._vitals: Liveness | None = None
+        self._gathering: RingFormation | None = None
+        self._vitals: Heartbeats | None = None
         self._shares_express = self._shares_bulk = False
         _all.add(self)
 
@@ -63,7 +63,7 @@ class Connections:
         *,
         events: Events,
         mail: Events | None,
-        vitals: Liveness,
+        vitals: Heartbeats,
         lanes_to: Callable[[int], int],
         settings: Mapping[str, Setting],
         door: Address | socket.socket,
@@ -78,16 +78,18 @@ class Connections:
         `door` is where this rank listens: an address, or a socket that listens already, which is ours from now on.
         """
         self._vitals = vitals
-        beside = (VITAL_LANE,) if mail is None else (MAIL_LANE, VITAL_LANE)
+        beside = (HEARTBEAT_LANE,) if mail is None else (P2P_LANE, HEARTBEAT_LANE)
         if same_host == "auto":
             self._share_as_descriptors_allow(sum(lanes_to(peer) for peer in self.links))
-        terms = Terms(self._rank, len(self._addresses), self._peers_in_common(), settings, protection, self._shape_for)
-        gathering = self._gathering = Gathering(
+        terms = HandshakeTerms(
+            self._rank, len(self._addresses), self._peers_in_common(), settings, protection, self._shape_for
+        )
+        gathering = self._gathering = RingFormation(
             terms=terms,
             addresses=self._addresses,
             lanes={peer: (*range(1 + lanes_to(peer)), *beside) for peer in self.links},
             on_lane=lambda peer, index, wire, sealed: self._add_lane(
-                mail if mail is not None and index == MAIL_LANE else events, vitals, peer, index, wire, sealed
+                mail if mail is not None and index == P2P_LANE else events, vitals, peer, index, wire, sealed
             ),
             same_host=same_host,
         )
@@ -127,23 +129,23 @@ class Connections:
         few = len(self._addresses) <= MOST_EXPRESS_ARENAS
         self._shares_express = few and bulk_lanes + len(self.links) <= lanes
 
-    def _shape_for(self, lane: int) -> Shape | None:
+    def _shape_for(self, lane: int) -> ArenaShape | None:
         if lane == 0:
-            return Shape(EXPRESS_SLOTS, EXPRESS_MEMORY_BYTES) if self._shares_express else None
-        return Shape.of(self._segment_bytes) if lane < MAIL_LANE and self._shares_bulk else None
+            return ArenaShape(EXPRESS_SLOTS, EXPRESS_MEMORY_BYTES) if self._shares_express else None
+        return ArenaShape.of(self._segment_bytes) if lane < P2P_LANE and self._shares_bulk else None
 
     def all_by_memory(self) -> bool:
         """Do all express lanes share memory?"""
         return all(link.lanes[0].transport == "memory" for link in self.links.values())
 
-    def _add_lane(self, events: Events, vitals: Liveness, peer: int, index: int, wire: Wire, sealed: bool) -> None:
-        if index == VITAL_LANE:
+    def _add_lane(self, events: Events, vitals: Heartbeats, peer: int, index: int, wire: Wire, sealed: bool) -> None:
+        if index == HEARTBEAT_LANE:
             tune(wire.socket, replace(self._sockets, buffer_bytes=_VITAL_BUFFER_BYTES), always_read=True)
             vitals.add(peer, wire)
             return
         tune(wire.socket, self._sockets, always_read=False)
         given: dict[str, Any] = {"peer": peer, "index": index, "events": events}
-        staging = {0: STAGING_BYTES, MAIL_LANE: MAIL_STAGING_BYTES}.get(index)
+        staging = {0: STAGING_BYTES, P2P_LANE: P2P_STAGING_BYTES}.get(index)
         if isinstance(wire, SharedWire):
             limit = self._segment_bytes if index else EXPRESS_MEMORY_BYTES
             staged = {"staging_bytes": staging or BULK_STAGING_BYTES, "lands_all": index > 0}

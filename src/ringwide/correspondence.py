@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.plan import Planner
-from ringwide.config import RingConfig
+from ringwide.config.ring_config import RingConfig
 from ringwide.exchange import Exchanges
 from ringwide.mail.office import PostOffice
 from ringwide.messages import Messages

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ringwide.bootstrap.peers import Address, parse_address
 from ringwide.callers import Descent
 from ringwide.calls import Calls, Prepared
 from ringwide.collective.dispatch import Dispatcher
@@ -22,13 +23,12 @@ from ringwide.compression.codecs import registry
 from ringwide.compression.codecs.base import Array
 from ringwide.compression.jobs import CodecPool
 from ringwide.compression.policy import CodecPolicy
-from ringwide.config import RingConfig
+from ringwide.config.ring_config import RingConfig
 from ringwide.connections import Connections
 from ringwide.correspondence import Correspondence, correspondence
 from ringwide.errors import ConfigError, RingClosed, StartTimeout
 from ringwide.farewell import Farewell
-from ringwide.membership.liveness import Liveness
-from ringwide.membership.peers import Address, parse_address
+from ringwide.health.heartbeats import Heartbeats
 from ringwide.observe import statistics
 from ringwide.tensors.bucket import Bucket
 from ringwide.tensors.buffer_pool import BufferPool
@@ -66,7 +66,7 @@ class Engine:
             coder=self.coder,
             workshop=self._workshop,
         )
-        self._liveness = Liveness(
+        self._liveness = Heartbeats(
             rank=rank,
             links=self.links,
             suspect_after_seconds=config.suspect_after_seconds,

@@ -24,7 +24,7 @@ from ringwide.errors import CollectiveAborted, CollectiveMismatch, RemoteProtoco
 from ringwide.mail.desk import AnyLetter
 from ringwide.mail.office import PostOffice
 from ringwide.messages import Parcel, flat_of, nbytes_of, outgoing
-from ringwide.protocol.mail import Space
+from ringwide.protocol.p2p import Space
 from ringwide.tensors.arithmetic import DTYPES
 from ringwide.tensors.bucket import Bucket, BucketShape
 from ringwide.tensors.buffer_pool import BufferPool

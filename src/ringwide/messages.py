@@ -13,7 +13,7 @@ from ringwide.errors import fresh
 from ringwide.mail.desk import AnyLetter
 from ringwide.mail.letter import Done, Incoming, Outgoing
 from ringwide.mail.office import PostOffice
-from ringwide.protocol.mail import Space
+from ringwide.protocol.p2p import Space
 from ringwide.tensors.arithmetic import carrier_of
 from ringwide.tensors.bucket import bytes_of
 from ringwide.tensors.buffer_pool import BufferPool

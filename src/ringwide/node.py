@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringwide.command import Parser, finish
+from ringwide.config.command_line import Parser, finish
 
 if TYPE_CHECKING:  # --help must answer at once, so what takes time to import is imported where it is used
-    from ringwide.config import RingConfig
-    from ringwide.membership.place import Place
+    from ringwide.bootstrap.launcher_env import AssignedRank
+    from ringwide.config.ring_config import RingConfig
 
 DEFAULT_SIZES = ["4KiB", "64KiB", "1MiB", "16MiB"]
 LARGEST_SIZE = 16 * 1024**3
@@ -68,9 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     return uvloop.run(_check(arguments) if arguments.config is None else _experiment(arguments))
 
 
-def _place(arguments: argparse.Namespace) -> "Place":
+def _place(arguments: argparse.Namespace) -> "AssignedRank":
     """Which rank this is. Where nobody can see it in the command, one line says so."""
-    from ringwide.membership.place import find_place
+    from ringwide.bootstrap.launcher_env import find_place
 
     place = find_place(os.environ, rank=arguments.rank, peers=arguments.peers)
     if arguments.rank is None and place.rank == 0:

@@ -11,16 +11,16 @@ from contextlib import asynccontextmanager, closing, nullcontext
 from typing import Any, TypeVar
 
 from ringwide.awaitable import Call
+from ringwide.bootstrap.peers import Address, check_rank, load_peers
 from ringwide.bringing import Gathered, Packed, Share
 from ringwide.callers import Descent, noted_descent
 from ringwide.calls import InPlace, Prepared, Refusal
 from ringwide.collective.plan import Kind
-from ringwide.config import RingConfig
+from ringwide.config.ring_config import RingConfig
 from ringwide.engine import Engine
 from ringwide.errors import JoinError
 from ringwide.familiar import Familiar
 from ringwide.farewell import Farewell, farewell
-from ringwide.membership.peers import Address, check_rank, load_peers
 from ringwide.messages import Message
 from ringwide.observe.statistics import Statistics
 from ringwide.recipes import Recipe, Recipes

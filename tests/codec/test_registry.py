@@ -84,6 +84,8 @@ def test_what_is_wrong_is_said_in_one_sentence(name: str, settings: dict[str, An
 
 
 def test_the_registry_is_cheap_to_import() -> None:
-    script = "import sys, ringwide.compression.codecs.registry; print(*{'torch', 'pydantic', 'asyncio'} & set(sys.modules))"
+    script = (
+        "import sys, ringwide.compression.codecs.registry; print(*{'torch', 'pydantic', 'asyncio'} & set(sys.modules))"
+    )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=110, check=True)
     assert answer.stdout.split() == []

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tests.faults.proxy import NO_LINGER, Way
 
 from ringwide.protocol.frame import HEADER_BYTES
-from ringwide.protocol.vital import SIGN_BYTES
+from ringwide.protocol.heartbeat import SIGN_BYTES
 
 _PAYLOAD_BYTES_AT = 32
 _RECORD_EXTRA_BYTES = 4 + 16  # the length before the ciphertext, the tag behind it

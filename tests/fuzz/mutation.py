@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from tests.fuzz.targets import LIMIT_BYTES, OURS, SECRET, STAGING_BYTES
 
 from ringwide.protocol.frame import HEADER_BYTES, Kind, news, pack_data, sealed_frame
-from ringwide.protocol.mail import Offer, wanted
-from ringwide.protocol.proof import Challenge, Transcript, proven
-from ringwide.protocol.vital import Sign, SignKind
+from ringwide.protocol.heartbeat import Sign, SignKind
+from ringwide.protocol.key_proof import Challenge, Transcript, proven
+from ringwide.protocol.p2p import Offer, wanted
 
 # Numbers at which something may change: signs, widths, limits, and a few around each.
 EDGES = [

@@ -15,6 +15,7 @@ from ringwide.mail.desk import Owner
 from ringwide.mail.letter import Incoming, Outgoing
 from ringwide.mail.office import PostOffice
 from ringwide.protocol.frame import DATA, HEADER_BYTES, NEWS_LIMIT_BYTES, Header, Kind, check_payload, seal
+from ringwide.protocol.frame_reader import FrameReader
 from ringwide.protocol.handshake import (
     Hello,
     check_prefix,
@@ -24,10 +25,9 @@ from ringwide.protocol.handshake import (
     read_hello,
     words,
 )
-from ringwide.protocol.proof import Says, Secret, begin, read_challenge, read_proven
-from ringwide.protocol.stream import FrameReader
-from ringwide.protocol.vital import SIGN_BYTES, read_sign
-from ringwide.transport.scratch import Scratch
+from ringwide.protocol.heartbeat import SIGN_BYTES, read_sign
+from ringwide.protocol.key_proof import Says, Secret, begin, read_challenge, read_proven
+from ringwide.transport.buffers import Scratch
 
 LIMIT_BYTES = 64 * 1024
 STAGING_BYTES = 256

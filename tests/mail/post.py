@@ -8,9 +8,9 @@ from ringwide.mail.desk import Owner
 from ringwide.mail.letter import Incoming, Letter, Outgoing
 from ringwide.mail.office import PostOffice
 from ringwide.protocol.frame import HEADER_BYTES, Header
-from ringwide.protocol.mail import KEPT_LIMIT_BYTES, OFFER_BYTES, Space
-from ringwide.protocol.stream import FrameReader
-from ringwide.transport.scratch import Scratch
+from ringwide.protocol.frame_reader import FrameReader
+from ringwide.protocol.p2p import KEPT_LIMIT_BYTES, OFFER_BYTES, Space
+from ringwide.transport.buffers import Scratch
 
 SEGMENT_BYTES, STAGING_BYTES = 64, HEADER_BYTES + 40
 """So that some payloads are staged, and others land where the office says."""

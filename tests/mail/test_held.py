@@ -14,7 +14,7 @@ from ringwide.errors import PeerLost, RemoteProtocolError
 from ringwide.mail import sending
 from ringwide.mail.letter import Incoming, Letter, Outgoing
 from ringwide.protocol.frame import Kind, news, unpack
-from ringwide.protocol.mail import Offer, Space, wanted
+from ringwide.protocol.p2p import Offer, Space, wanted
 
 
 def kinds_waiting(town: Town, sender: int, receiver: int) -> list[Kind]:

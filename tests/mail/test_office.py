@@ -22,7 +22,7 @@ from ringwide.errors import (
 from ringwide.mail import sending
 from ringwide.mail.letter import Incoming, Letter, Outgoing
 from ringwide.protocol.frame import HEADER_BYTES, Kind, framed, news, pack_data, unpack
-from ringwide.protocol.mail import KEPT_LIMIT_BYTES, Offer, Space
+from ringwide.protocol.p2p import KEPT_LIMIT_BYTES, Offer, Space
 
 LONG = bytes(range(256)) * 10
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from membership.strangers import START_SECONDS
-from ringwide.membership.gathering import Gathering
-from ringwide.membership.keys import make_key_file
+from ringwide.bootstrap.form_ring import RingFormation
+from ringwide.bootstrap.key_file import make_key_file
 
 TRIES = 4
 
@@ -27,7 +27,7 @@ async def nothing_left_behind() -> AsyncIterator[None]:
 @pytest.fixture
 def start_ends_after_some_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start timeout of START_SECONDS is over when the last rank has dialed all so often, however long it took."""
-    timeout, connect = asyncio.timeout, Gathering._try_connect
+    timeout, connect = asyncio.timeout, RingFormation._try_connect
     begun: list[asyncio.Timeout] = []
     tries: Counter[int] = Counter()
 
@@ -37,7 +37,7 @@ def start_ends_after_some_tries(monkeypatch: pytest.MonkeyPatch) -> None:
             begun.append(made)
         return made
 
-    async def counted(self: Gathering, peer: int) -> socket.socket | None:
+    async def counted(self: RingFormation, peer: int) -> socket.socket | None:
         if begun and self._rank == len(self._addresses) - 1:
             tries[peer] += 1
             if min(tries.values()) > TRIES:  # so many are over
@@ -47,7 +47,7 @@ def start_ends_after_some_tries(monkeypatch: pytest.MonkeyPatch) -> None:
         return await connect(self, peer)
 
     monkeypatch.setattr(asyncio, "timeout", noted)
-    monkeypatch.setattr(Gathering, "_try_connect", counted)
+    monkeypatch.setattr(RingFormation, "_try_connect", counted)
 
 
 @pytest.fixture(autouse=True)

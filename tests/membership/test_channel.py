@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from ringwide.membership.channel import Channel
+from ringwide.bootstrap.untrusted_connection import UntrustedConnection
 from ringwide.transport.wire import PlainWire, Views
 
 FLUSHES = 5
@@ -32,7 +32,7 @@ async def test_others_have_their_turn_while_the_kernel_takes_nothing() -> None:
     one, other = socket.socketpair()
     with one, other:
         wire = KeepingWire(one)
-        sending = asyncio.create_task(Channel(wire).send(b"words"))
+        sending = asyncio.create_task(UntrustedConnection(wire).send(b"words"))
         seen = []
         while not sending.done():
             await asyncio.sleep(0)

@@ -7,23 +7,23 @@ from contextlib import ExitStack
 
 import pytest
 
-from ringwide.membership import dialing
-from ringwide.membership.dialing import NoUnixSocket, Place, connect
-from ringwide.membership.same_host import unix_name
+from ringwide.bootstrap import dial
+from ringwide.bootstrap.dial import DialTarget, NoUnixSocket, connect
+from ringwide.bootstrap.same_host import unix_name
 from ringwide.transport.sockets import transport_of
 
 PATIENCE_SECONDS = 20
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
+def place() -> Iterator[DialTarget]:
     """Where somebody listens on TCP."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield Place(socket.AF_INET, server.getsockname())
+        yield DialTarget(socket.AF_INET, server.getsockname())
 
 
 @pytest.fixture
-def beside(place: Place) -> Iterator[socket.socket]:
+def beside(place: DialTarget) -> Iterator[socket.socket]:
     """The Unix-domain socket of the same listener, for one that waits."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(unix_name(place.sockaddr))
@@ -31,34 +31,34 @@ def beside(place: Place) -> Iterator[socket.socket]:
         yield server
 
 
-async def test_unix_is_taken_where_it_is(place: Place, beside: socket.socket) -> None:
+async def test_unix_is_taken_where_it_is(place: DialTarget, beside: socket.socket) -> None:
     with await connect(place, same_host="auto", timeout_seconds=PATIENCE_SECONDS) as sock:
         assert transport_of(sock) == "unix"
         with pytest.raises(BlockingIOError):
             sock.recv(1)
 
 
-async def test_tcp_is_taken_where_it_is_wanted(place: Place, beside: socket.socket) -> None:
+async def test_tcp_is_taken_where_it_is_wanted(place: DialTarget, beside: socket.socket) -> None:
     with await connect(place, same_host="tcp", timeout_seconds=PATIENCE_SECONDS) as sock:
         assert transport_of(sock) == "tcp"
 
 
 async def test_a_listener_that_begins_while_it_is_dialed_is_met_on_unix(
-    place: Place, beside: socket.socket, monkeypatch: pytest.MonkeyPatch
+    place: DialTarget, beside: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_unix, refusals = dialing._by_unix, iter([ConnectionRefusedError()])
+    by_unix, refusals = dial._by_unix, iter([ConnectionRefusedError()])
 
-    def at_the_second_try(place: Place) -> socket.socket:
+    def at_the_second_try(place: DialTarget) -> socket.socket:
         for refusal in refusals:
             raise refusal
         return by_unix(place)
 
-    monkeypatch.setattr(dialing, "_by_unix", at_the_second_try)
+    monkeypatch.setattr(dial, "_by_unix", at_the_second_try)
     with await connect(place, same_host="auto", timeout_seconds=PATIENCE_SECONDS) as sock:
         assert transport_of(sock) == "unix"
 
 
-async def test_a_crowd_before_the_unix_door_is_no_connection(place: Place, beside: socket.socket) -> None:
+async def test_a_crowd_before_the_unix_door_is_no_connection(place: DialTarget, beside: socket.socket) -> None:
     """The kernel says "try again" there, which event loops take for "under way"."""
     with ExitStack() as crowd:
         refused = False
@@ -73,8 +73,10 @@ async def test_a_crowd_before_the_unix_door_is_no_connection(place: Place, besid
 
 
 @pytest.mark.parametrize("way", ["auto", "unix", "tcp"])
-async def test_nobody_there_is_an_error(way: dialing.SameHost) -> None:
+async def test_nobody_there_is_an_error(way: dial.SameHost) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefusedError):
-            await connect(Place(socket.AF_INET, bound.getsockname()), same_host=way, timeout_seconds=PATIENCE_SECONDS)
+            await connect(
+                DialTarget(socket.AF_INET, bound.getsockname()), same_host=way, timeout_seconds=PATIENCE_SECONDS
+            )

@@ -26,7 +26,7 @@ from membership.strangers import (
     visiting,
 )
 from ringwide import RingConfig
-from ringwide.membership import gathering
+from ringwide.bootstrap import form_ring
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -120,7 +120,7 @@ async def test_the_start_timeout_names_who_is_missing_and_where() -> None:
 async def test_while_a_rank_waits_it_says_for_whom(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "REMIND_SECONDS", 0.05)
+    monkeypatch.setattr(form_ring, "REMIND_SECONDS", 0.05)
     peers = free_peers(3)
     first = asyncio.create_task(member(0, peers))
     await until_logged(caplog, f"rank 0 is waiting for rank 1 ({peers[1]}), rank 2 ({peers[2]})")
@@ -129,7 +129,7 @@ async def test_while_a_rank_waits_it_says_for_whom(
     await until_logged(caplog, f"rank 1 is waiting for rank 2 ({peers[2]})")
     assert await outcomes_of(first, second, member(2, peers)) == [[0, 1, 2]] * 3
     caplog.clear()
-    await asyncio.sleep(3 * gathering.REMIND_SECONDS)
+    await asyncio.sleep(3 * form_ring.REMIND_SECONDS)
     assert caplog.records == [], "nobody waits any more"
 
 
@@ -246,7 +246,7 @@ async def test_a_rank_that_was_started_twice_is_named_on_both_sides(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On two machines: each listens elsewhere, so only rank 0 can notice."""
-    monkeypatch.setattr(gathering, "REMIND_SECONDS", 0.05)
+    monkeypatch.setattr(form_ring, "REMIND_SECONDS", 0.05)
     peers, elsewhere = free_peers(3), free_peers(1)
     zero, first = (asyncio.create_task(member(rank, peers)) for rank in (0, 1))
     await until_logged(caplog, f"rank 0 is waiting for rank 2 ({peers[2]})")
@@ -354,7 +354,7 @@ async def test_a_stranger_that_talks_nonsense_is_cut_off_and_disturbs_nobody(noi
 async def test_strangers_that_say_nothing_disturb_nobody_and_are_sent_away_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gathering, "HANDSHAKE_SECONDS", 100 * PATIENCE_SECONDS)
+    monkeypatch.setattr(form_ring, "HANDSHAKE_SECONDS", 100 * PATIENCE_SECONDS)
     peers = free_peers(2)
     first = asyncio.create_task(member(0, peers))
     async with visiting(peers[0]) as (one, _), visiting(peers[0]) as (other, _):

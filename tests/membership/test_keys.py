@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ringwide.bootstrap.key_file import load_key, make_key_file
 from ringwide.errors import ConfigError
-from ringwide.membership.keys import load_key, make_key_file
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from ringwide.bootstrap.listen import adopted, listen
+from ringwide.bootstrap.peers import Address
 from ringwide.errors import AddressError, ConfigError
-from ringwide.membership.listening import adopted, listen
-from ringwide.membership.peers import Address
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ringwide.errors import CorruptFrame, RemoteProtocolError
-from ringwide.membership.liveness import Liveness, Pulse
-from ringwide.protocol.vital import SIGN_BYTES, Sign, SignKind, read_sign
+from ringwide.health.heartbeats import Heartbeats, PeerHeartbeat
+from ringwide.protocol.heartbeat import SIGN_BYTES, Sign, SignKind, read_sign
 from ringwide.transport.link import Link
 from ringwide.transport.wire import PlainWire
 
@@ -39,7 +39,7 @@ class Rank:
         self.lost: list[tuple[int, Exception]] = []
         self.called = 1
         self.links = {peer: Link(peer) for peer in range(3) if peer != rank}
-        self.liveness = Liveness(
+        self.liveness = Heartbeats(
             rank=rank,
             links=self.links,
             suspect_after_seconds=SUSPECT_SECONDS,
@@ -274,7 +274,7 @@ def test_a_flood_of_signs_is_read_a_little_at_a_time() -> None:
     here, there = socket.socketpair()
     with here, there:
         here.setblocking(False)
-        pulse = Pulse(2, PlainWire(here))
+        pulse = PeerHeartbeat(2, PlainWire(here))
         there.sendall(1000 * Sign(SignKind.QUESTION, 0, 0, 5, 0).pack())
         assert 0 < len(pulse.signs(3)) <= 64
 

@@ -10,14 +10,14 @@ import pytest
 import ringwide
 from local_ring import free_peers, on_every_rank
 from ringwide import RingConfig
+from ringwide.bootstrap.handshake import HandshakeTerms, Unproven, _wire
+from ringwide.bootstrap.protection import Protection
+from ringwide.bootstrap.untrusted_connection import HANDSHAKE_BYTES, UntrustedConnection
 from ringwide.connections import _PEERS_IN_FULL_BYTES
 from ringwide.errors import ConfigError
-from ringwide.membership.channel import HANDSHAKE_BYTES, Channel
-from ringwide.membership.meeting import Terms, Unproven, _wire
-from ringwide.membership.protection import Protection
 from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.protocol.handshake import RANKS_LIMIT
-from ringwide.protocol.proof import KEY_BYTES, NONCE_BYTES, PROOF_BYTES, Challenge, Secret
+from ringwide.protocol.key_proof import KEY_BYTES, NONCE_BYTES, PROOF_BYTES, Challenge, Secret
 from ringwide.transport.wire import PlainWire
 
 SECRET = Secret(bytes(range(KEY_BYTES)))
@@ -45,7 +45,7 @@ class Opaque(PlainWire):
 
 def wishes(protection: Protection, here: str, there: str, kind: type[PlainWire] = PlainWire) -> bool:
     with Connected(here, there) as sock:
-        return Terms(0, 2, "", {}, protection).hello(0, Channel(kind(sock))).checksum
+        return HandshakeTerms(0, 2, "", {}, protection).hello(0, UntrustedConnection(kind(sock))).checksum
 
 
 @pytest.mark.parametrize(
@@ -97,17 +97,19 @@ async def test_encrypted_rings_encrypt(key_file: Path) -> None:
 def test_what_shall_be_encrypted_never_goes_in_the_clear() -> None:
     with pytest.raises(ConfigError, match="encrypt needs the key that all ranks share"):
         Protection(encrypt=True)
-    terms = Terms(0, 2, "", {}, Protection(encrypt=True, secret=SECRET))
+    terms = HandshakeTerms(0, 2, "", {}, Protection(encrypt=True, secret=SECRET))
     with Connected("10.0.0.1", "10.0.0.2") as sock, pytest.raises(Unproven, match="nothing was proven from which keys"):
-        _wire(Channel(PlainWire(sock)), terms, None, dialed=True)
+        _wire(UntrustedConnection(PlainWire(sock)), terms, None, dialed=True)
 
 
 def test_the_longest_handshake_fits() -> None:
     """A run's id of 128 characters, each of which is twelve when escaped, and as many peers as are sent in full."""
     config = RingConfig(run_id="\N{GRINNING FACE}" * 128, codec="lz4", tree_bytes="256KiB")
     settings = config.compared()
-    terms = Terms(RANKS_LIMIT - 2, RANKS_LIMIT, "x" * _PEERS_IN_FULL_BYTES, settings, Protection(run_id=config.run_id))
+    terms = HandshakeTerms(
+        RANKS_LIMIT - 2, RANKS_LIMIT, "x" * _PEERS_IN_FULL_BYTES, settings, Protection(run_id=config.run_id)
+    )
     with Connected("10.0.0.1", "10.0.0.2") as sock:
-        hello = terms.hello(255, Channel(PlainWire(sock))).body()
+        hello = terms.hello(255, UntrustedConnection(PlainWire(sock))).body()
     challenge = Challenge(terms.rank, terms.size, 255, "0" * 2 * NONCE_BYTES).body()
     assert 2 * HEADER_BYTES + len(challenge) + len(hello) + 2 * PROOF_BYTES <= HANDSHAKE_BYTES

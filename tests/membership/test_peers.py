@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from ringwide.bootstrap.peers import Address, check_rank, load_peers
 from ringwide.errors import ConfigError
-from ringwide.membership.peers import Address, check_rank, load_peers
 
 
 def written(directory: Path, text: str, name: str = "peers.txt") -> Path:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from ringwide.bootstrap.launcher_env import AssignedRank, find_place
+from ringwide.bootstrap.peers import Address
 from ringwide.errors import ConfigError
-from ringwide.membership.peers import Address
-from ringwide.membership.place import Place, find_place
 
 MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 TORCH = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "0", **MEETING}
@@ -34,33 +34,33 @@ AT = Address("10.0.0.1", 29500)
 @pytest.mark.parametrize(
     ("environ", "place"),
     [
-        (TORCHRUN, Place(1, 4, "torchrun", ("RANK", "WORLD_SIZE"), 0, None, AT, hosted=True, attempt=2)),
-        (TORCH, Place(1, 4, "the environment", ("RANK", "WORLD_SIZE"), 0, None, AT)),
-        (SLURM | MEETING, Place(2, 4, "Slurm", ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), 1, None, AT)),
+        (TORCHRUN, AssignedRank(1, 4, "torchrun", ("RANK", "WORLD_SIZE"), 0, None, AT, hosted=True, attempt=2)),
+        (TORCH, AssignedRank(1, 4, "the environment", ("RANK", "WORLD_SIZE"), 0, None, AT)),
+        (SLURM | MEETING, AssignedRank(2, 4, "Slurm", ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), 1, None, AT)),
         (
             OPEN_MPI | MEETING,
-            Place(3, 4, "Open MPI", ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), 1, None, AT),
+            AssignedRank(3, 4, "Open MPI", ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), 1, None, AT),
         ),
-        (PMI | MEETING, Place(1, 2, "MPI", ("PMI_RANK", "PMI_SIZE"), None, None, AT)),
+        (PMI | MEETING, AssignedRank(1, 2, "MPI", ("PMI_RANK", "PMI_SIZE"), None, None, AT)),
         (
             OURS,
-            Place(0, 4, "the environment", ("RINGWIDE_RANK", "RINGWIDE_SIZE"), None, None, Address("::1", 5000)),
+            AssignedRank(0, 4, "the environment", ("RINGWIDE_RANK", "RINGWIDE_SIZE"), None, None, Address("::1", 5000)),
         ),
         (
             {"RINGWIDE_RANK": "1", "RINGWIDE_PEERS": "peers.txt"},
-            Place(1, None, "the environment", ("RINGWIDE_RANK",), None, "peers.txt"),
+            AssignedRank(1, None, "the environment", ("RINGWIDE_RANK",), None, "peers.txt"),
         ),
         (
             {"PMIX_RANK": "1", "RINGWIDE_SIZE": "2", **MEETING},
-            Place(1, 2, "PMIx", ("PMIX_RANK", "RINGWIDE_SIZE"), None, None, AT),
+            AssignedRank(1, 2, "PMIx", ("PMIX_RANK", "RINGWIDE_SIZE"), None, None, AT),
         ),
         (
             {"MASTER_ADDR": "fe80::1", "MASTER_PORT": "1", **PMI},
-            Place(1, 2, "MPI", ("PMI_RANK", "PMI_SIZE"), None, None, Address("fe80::1", 1)),
+            AssignedRank(1, 2, "MPI", ("PMI_RANK", "PMI_SIZE"), None, None, Address("fe80::1", 1)),
         ),
     ],
 )
-def test_every_source_says_who_and_where(environ: dict[str, str], place: Place) -> None:
+def test_every_source_says_who_and_where(environ: dict[str, str], place: AssignedRank) -> None:
     assert find_place(environ) == place
 
 

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from ringwide.membership.problems import TOLD_OF_ONE_PEER, Problems
+from ringwide.bootstrap.form_ring import TOLD_OF_ONE_PEER, Problems
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

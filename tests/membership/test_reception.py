@@ -19,8 +19,8 @@ from local_ring import free_peers
 from membership.strangers import CHALLENGE, HEADER, HELLO, PATIENCE_SECONDS, frame, rest, sealed, visiting
 from membership.test_gathering import formed_ring, member, outcomes_of
 from membership.test_locked_door import challenge
-from ringwide.membership import gathering, reception
-from ringwide.membership.reception import Reception, leisure_after
+from ringwide.bootstrap import accept, form_ring
+from ringwide.bootstrap.accept import Acceptor, leisure_after
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -30,19 +30,19 @@ class Seats:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.most = self.in_all = self.sent_away = 0
-        seat, make_room = Reception._seat, Reception._make_room
+        seat, make_room = Acceptor._seat, Acceptor._make_room
 
-        def counted(room: Reception, sock: object) -> None:
+        def counted(room: Acceptor, sock: object) -> None:
             seat(room, sock)  # type: ignore[arg-type]
             self.most, self.in_all = max(self.most, len(room._guests)), self.in_all + 1
 
-        def room_made(room: Reception) -> None:
+        def room_made(room: Acceptor) -> None:
             before = len(room._guests)
             make_room(room)
             self.sent_away += before - len(room._guests)
 
-        monkeypatch.setattr(Reception, "_seat", counted)
-        monkeypatch.setattr(Reception, "_make_room", room_made)
+        monkeypatch.setattr(Acceptor, "_seat", counted)
+        monkeypatch.setattr(Acceptor, "_make_room", room_made)
 
 
 @asynccontextmanager
@@ -52,16 +52,16 @@ async def silent_visitors(peer: str, count: int) -> AsyncIterator[list[asyncio.S
 
 
 def test_the_limits_are_those_of_the_document() -> None:
-    assert (reception.PLACES, gathering.HANDSHAKE_SECONDS) == (64, 5)
+    assert (accept.PLACES, form_ring.HANDSHAKE_SECONDS) == (64, 5)
 
 
 @pytest.mark.parametrize("with_key", [False, True])
 async def test_a_rank_gets_in_while_strangers_hold_all_places(
     with_key: bool, key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "HANDSHAKE_SECONDS", 100 * PATIENCE_SECONDS)
-    monkeypatch.setattr(reception, "PLACES", 3)
-    monkeypatch.setattr(reception, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(form_ring, "HANDSHAKE_SECONDS", 100 * PATIENCE_SECONDS)
+    monkeypatch.setattr(accept, "PLACES", 3)
+    monkeypatch.setattr(accept, "GRACE_SECONDS", 0.2)
     seats = Seats(monkeypatch)
     peers, settings = free_peers(2), {"key_file": key_file} if with_key else {}
     first = asyncio.create_task(member(0, peers, **settings))
@@ -72,8 +72,8 @@ async def test_a_rank_gets_in_while_strangers_hold_all_places(
 
 
 async def test_ranks_in_a_crowd_do_not_push_each_other_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception, "PLACES", 1)
-    monkeypatch.setattr(reception, "GRACE_SECONDS", 10 * PATIENCE_SECONDS)
+    monkeypatch.setattr(accept, "PLACES", 1)
+    monkeypatch.setattr(accept, "GRACE_SECONDS", 10 * PATIENCE_SECONDS)
     seats, size = Seats(monkeypatch), 4
     peers = free_peers(size)
     assert await outcomes_of(*(member(rank, peers) for rank in range(size))) == [[*range(size)]] * size
@@ -84,7 +84,7 @@ async def test_whoever_says_too_little_for_too_long_is_sent_away(monkeypatch: py
     """Also one that says a byte now and then: the time is for the whole handshake."""
     peers = free_peers(2)
     async with formed_ring(peers), AsyncExitStack() as stack:
-        monkeypatch.setattr(gathering, "HANDSHAKE_SECONDS", 0.2)
+        monkeypatch.setattr(form_ring, "HANDSHAKE_SECONDS", 0.2)
         reader, writer = await stack.enter_async_context(visiting(peers[0]))
         async with asyncio.timeout(PATIENCE_SECONDS):
             for byte in frame(HELLO, b"{}" * 2000):
@@ -96,7 +96,7 @@ async def test_whoever_says_too_little_for_too_long_is_sent_away(monkeypatch: py
 
 
 async def test_a_formed_ring_takes_its_time_with_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception, "LEISURE_SECONDS", 10 * PATIENCE_SECONDS)
+    monkeypatch.setattr(accept, "LEISURE_SECONDS", 10 * PATIENCE_SECONDS)
     peers = free_peers(2)
     async with formed_ring(peers):
         seats = Seats(monkeypatch)
@@ -117,12 +117,12 @@ async def test_a_mistake_of_ours_costs_a_stranger_its_connection_and_us_one_line
     async def mistaken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("nobody thought of it")
 
-    monkeypatch.setattr(reception, "LEISURE_SECONDS", 0.0)
+    monkeypatch.setattr(accept, "LEISURE_SECONDS", 0.0)
     unhandled: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
     peers = free_peers(2)
     async with formed_ring(peers):
-        monkeypatch.setattr(gathering, "answer", mistaken)
+        monkeypatch.setattr(form_ring, "answer", mistaken)
         for _ in range(5):
             await one_stranger(peers[0], b"")  # which waits until the connection is closed
     gc.collect()
@@ -159,7 +159,7 @@ def noises(chance: random.Random) -> list[bytes]:
 async def test_strangers_of_all_kinds_leave_no_trace(
     with_key: bool, key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reception, "LEISURE_SECONDS", 0.0)
+    monkeypatch.setattr(accept, "LEISURE_SECONDS", 0.0)
     chance, peers = random.Random(5), free_peers(2)
     config = ringwide.RingConfig(**({"key_file": key_file} if with_key else {}))
     over, formed = asyncio.Event(), asyncio.Barrier(3)
@@ -180,7 +180,7 @@ async def test_strangers_of_all_kinds_leave_no_trace(
 
     async def pester() -> None:
         await formed.wait()
-        monkeypatch.setattr(gathering, "HANDSHAKE_SECONDS", 0.2)
+        monkeypatch.setattr(form_ring, "HANDSHAKE_SECONDS", 0.2)
         await one_stranger(peers[0], b"")  # the first may cost what is then kept
         seats, before = Seats(monkeypatch), resources()
         for _ in range(3):

@@ -7,16 +7,15 @@ import pytest
 
 import ringwide
 from membership.in_memory_store import PATIENCE_SECONDS, BlindStore, MemoryStore, on_every_thread
+from ringwide.bootstrap import rendezvous, same_host
+from ringwide.bootstrap.rendezvous import LONGEST_BYTES, Found, find_peers
 from ringwide.errors import AddressError, ConfigError, JoinError, RingwideError, StartTimeout
-from ringwide.membership import machine, rendezvous
-from ringwide.membership.rendezvous import Found, find_peers
-from ringwide.membership.store import LONGEST_BYTES
 
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> str:
     """An address that this machine has, and that passes for one beyond loopback."""
-    monkeypatch.setattr("ringwide.membership.listening.is_loopback", lambda host: host != "127.0.0.2")
+    monkeypatch.setattr("ringwide.bootstrap.listen.is_loopback", lambda host: host != "127.0.0.2")
     return "127.0.0.2"
 
 
@@ -194,27 +193,27 @@ def test_a_rank_beyond_the_size_is_refused() -> None:
 
 
 def test_a_machine_knows_itself_and_its_loopback() -> None:
-    assert machine.this_machine() == machine.this_machine()
-    assert len(machine.this_machine()) == 32
+    assert same_host.this_machine() == same_host.this_machine()
+    assert len(same_host.this_machine()) == 32
 
 
 @pytest.mark.parametrize("what", ["_network", "_read", "gethostname"])
 def test_another_boot_name_or_network_is_another_machine(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = machine.this_machine()
-    owner = socket if what == "gethostname" else machine
+    here = same_host.this_machine()
+    owner = socket if what == "gethostname" else same_host
     monkeypatch.setattr(owner, what, lambda *_: "another")
-    assert machine.this_machine() != here
+    assert same_host.this_machine() != here
 
 
 def test_loopback_is_no_address_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     routes = {"me": "127.0.1.1", "192.0.2.1": "10.0.0.7"}
-    monkeypatch.setattr(machine, "_source_of", routes.get)
-    assert machine.address_towards("me", rank=0) == "10.0.0.7"
+    monkeypatch.setattr(same_host, "_source_of", routes.get)
+    assert same_host.address_towards("me", rank=0) == "10.0.0.7"
     routes["192.0.2.1"] = "127.0.0.1"
     with pytest.raises(AddressError, match=r"rank 3 does not know its address: .* RINGWIDE_HOST"):
-        machine.address_towards("me", rank=3)
+        same_host.address_towards("me", rank=3)
 
 
 def test_the_kernel_knows_the_way_to_this_machine() -> None:
-    assert machine._source_of("127.0.0.1") == "127.0.0.1"
-    assert machine._source_of("no-such-host.invalid") is None
+    assert same_host._source_of("127.0.0.1") == "127.0.0.1"
+    assert same_host._source_of("no-such-host.invalid") is None

@@ -18,10 +18,10 @@ from local_ring import free_peers, on_every_rank
 from membership.strangers import PATIENCE_SECONDS, START_SECONDS, hang_up, hello, rest
 from membership.test_gathering import formed_ring, forward, member, outcomes_of
 from ringwide import Ring, RingConfig
-from ringwide.membership import gathering
-from ringwide.membership.doors import open_doors
-from ringwide.membership.peers import Address, parse_address
-from ringwide.membership.same_host import is_here, is_wildcard, unix_name
+from ringwide.bootstrap import form_ring
+from ringwide.bootstrap.listen import open_doors
+from ringwide.bootstrap.peers import Address, parse_address
+from ringwide.bootstrap.same_host import is_here, is_wildcard, unix_name
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -220,7 +220,7 @@ async def test_whoever_took_the_name_first_is_left_alone_and_ranks_meet_on_tcp(
 ) -> None:
     peers = free_peers(2)
     if kind == "silent":
-        monkeypatch.setattr(gathering, "ANSWER_SECONDS", 0.3)
+        monkeypatch.setattr(form_ring, "ANSWER_SECONDS", 0.3)
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if kind == "nonsense":
@@ -237,7 +237,7 @@ async def test_whoever_took_the_name_first_is_left_alone_and_ranks_meet_on_tcp(
     async with await asyncio.start_unix_server(answer, sock=squatter):
         dialer = asyncio.create_task(transports_of(1, peers))
         await asyncio.wait_for(met.wait(), PATIENCE_SECONDS)  # only then is there a rank 0 that it is taken for
-        monkeypatch.setattr(gathering, "ANSWER_SECONDS", PATIENCE_SECONDS)
+        monkeypatch.setattr(form_ring, "ANSWER_SECONDS", PATIENCE_SECONDS)
         assert await outcomes_of(transports_of(0, peers), dialer) == [{"tcp"}] * 2
         for writer in held:
             writer.close()

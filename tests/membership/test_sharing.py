@@ -15,21 +15,21 @@ import pytest
 import ringwide
 from local_ring import free_peers, on_every_rank
 from ringwide import Ring, RingConfig
+from ringwide.bootstrap.form_ring import RingFormation
+from ringwide.bootstrap.handshake import HandshakeTerms
+from ringwide.bootstrap.peers import Address
+from ringwide.bootstrap.protection import Protection
+from ringwide.bootstrap.same_host import can_share, share
+from ringwide.bootstrap.untrusted_connection import HungUp, UntrustedConnection
 from ringwide.errors import RemoteProtocolError
-from ringwide.membership.channel import Channel, HungUp
-from ringwide.membership.gathering import Gathering
-from ringwide.membership.meeting import Terms
-from ringwide.membership.peers import Address
-from ringwide.membership.protection import Protection
-from ringwide.membership.sharing import can_share, share
 from ringwide.protocol.frame import Kind
 from ringwide.protocol.handshake import words
-from ringwide.transport.arena import Outgoing, Shape
+from ringwide.transport.shm_arena import ArenaShape, ArenaWriter
 from ringwide.transport.wire import PlainWire, Wire
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
-SHAPE = Shape(4, 4096)
+SHAPE = ArenaShape(4, 4096)
 PATIENCE_SECONDS = 60
 
 
@@ -99,8 +99,8 @@ async def test_a_ring_goes_round_however_few_slots_there_are(
     size: int, slots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks that held one slot while they wait for another would wait for each other."""
-    monkeypatch.setattr("ringwide.transport.arena.FEWEST_SLOTS", slots)
-    monkeypatch.setattr("ringwide.transport.arena.MOST_SLOTS", slots)
+    monkeypatch.setattr("ringwide.transport.shm_arena.FEWEST_SLOTS", slots)
+    monkeypatch.setattr("ringwide.transport.shm_arena.MOST_SLOTS", slots)
     assert all(await on_every_rank(size, sums, segment_bytes=8192, algorithm="ring"))
 
 
@@ -126,7 +126,7 @@ def no_files(sock: socket.socket) -> object:
 
 
 def too_few(sock: socket.socket) -> object:
-    outgoing = Outgoing(SHAPE)
+    outgoing = ArenaWriter(SHAPE)
     try:
         return socket.send_fds(sock, [b"\0"], outgoing.files[:1])
     finally:
@@ -134,7 +134,7 @@ def too_few(sock: socket.socket) -> object:
 
 
 def too_many(sock: socket.socket) -> object:
-    outgoing = Outgoing(SHAPE)
+    outgoing = ArenaWriter(SHAPE)
     try:
         return socket.send_fds(sock, [b"\0"], [*outgoing.files, *outgoing.files])
     finally:
@@ -142,7 +142,7 @@ def too_many(sock: socket.socket) -> object:
 
 
 def other_memory(sock: socket.socket) -> object:
-    outgoing = Outgoing(Shape(5, 4096))
+    outgoing = ArenaWriter(ArenaShape(5, 4096))
     try:
         return socket.send_fds(sock, [b"\0"], outgoing.files)
     finally:
@@ -161,7 +161,7 @@ async def test_what_is_not_such_memory_is_refused_and_closed(hand: Hand) -> None
         here.setblocking(False)
         hand(there)
         with pytest.raises(RemoteProtocolError, match="shares"):
-            await asyncio.wait_for(share(Channel(PlainWire(here)), SHAPE), PATIENCE_SECONDS)
+            await asyncio.wait_for(share(UntrustedConnection(PlainWire(here)), SHAPE), PATIENCE_SECONDS)
         there.close()
         here.close()
         assert set(os.listdir("/proc/self/fd")) < before
@@ -171,7 +171,7 @@ async def test_one_that_hangs_up_instead_is_gone() -> None:
     here, there = socket.socketpair()
     with here, there:
         here.setblocking(False)
-        sharing_ = asyncio.create_task(share(Channel(PlainWire(here)), SHAPE))
+        sharing_ = asyncio.create_task(share(UntrustedConnection(PlainWire(here)), SHAPE))
         await asyncio.sleep(0)
         there.recv(1)
         there.close()
@@ -181,13 +181,13 @@ async def test_one_that_hangs_up_instead_is_gone() -> None:
 
 async def test_of_two_that_come_as_one_rank_at_the_same_time_only_one_is_let_in() -> None:
     """Both are welcome, since neither has joined yet; then the first hands over its memory, and has."""
-    terms = [Terms(rank, 2, "", {}, Protection(), lambda lane: SHAPE) for rank in range(2)]
+    terms = [HandshakeTerms(rank, 2, "", {}, Protection(), lambda lane: SHAPE) for rank in range(2)]
     address, lanes_ = Address("127.0.0.1", 1), list[Wire]()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.setblocking(False)
         listener.bind("")
         listener.listen()
-        gathering = Gathering(
+        gathering = RingFormation(
             terms=terms[0],
             addresses=[address, address],
             lanes={1: (0, 1)},
@@ -209,11 +209,11 @@ async def test_of_two_that_come_as_one_rank_at_the_same_time_only_one_is_let_in(
                 wire.close()
 
 
-async def _welcome(name: bytes, terms: Terms) -> Channel:
+async def _welcome(name: bytes, terms: HandshakeTerms) -> UntrustedConnection:
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(name)
     sock.setblocking(False)
-    channel = Channel(PlainWire(sock))
+    channel = UntrustedConnection(PlainWire(sock))
     await channel.send(words(Kind.HELLO, terms.hello(0, channel).body()))
     assert (await channel.receive()).kind == Kind.WELCOME
     return channel

@@ -1,6 +1,6 @@
 """Who has been silent for too long, without a clock."""
 
-from ringwide.membership.silence import Silence
+from ringwide.health.heartbeats import Silence
 
 SUSPECT, BEAT = 10.0, 0.5
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ringwide.membership.slowness import HALVED_AFTER_SECONDS, Slowness, SlowRank
+from ringwide.health.stragglers import HALVED_AFTER_SECONDS, SlowRank, Stragglers
 
 
 class Time:
@@ -15,11 +15,11 @@ class Time:
         return self.now
 
 
-def noting(rank: int = 0) -> Slowness:
-    return Slowness(rank, Time())
+def noting(rank: int = 0) -> Stragglers:
+    return Stragglers(rank, Time())
 
 
-def named(slowness: Slowness) -> SlowRank:
+def named(slowness: Stragglers) -> SlowRank:
     found = slowness.verdict()
     assert found is not None
     return found
@@ -122,7 +122,7 @@ def test_what_costs_more_is_named_whatever_was_noted_first() -> None:
 
 def test_a_slow_start_is_forgotten() -> None:
     time = Time()
-    slowness = Slowness(0, time)
+    slowness = Stragglers(0, time)
     slowness.note_late(1, 5.0)
     assert named(slowness).rank == 1
     time.now += 3 * HALVED_AFTER_SECONDS

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from ringwide.membership.strangers import ADDRESSES_REMEMBERED, QUIET_SECONDS, Strangers
+from ringwide.bootstrap.accept import ADDRESSES_REMEMBERED, QUIET_SECONDS, Strangers
 
 
 class Clock:

@@ -12,7 +12,7 @@ from local_ring import free_peers
 from membership.strangers import PATIENCE_SECONDS, START_SECONDS, rest, visiting
 from membership.test_gathering import formed_ring, member, outcomes_of
 from membership.test_reception import Seats, silent_visitors
-from ringwide.membership import reception
+from ringwide.bootstrap import accept
 from transport.certificates import Authority
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind", "start_ends_after_some_tries")
@@ -118,9 +118,9 @@ async def test_a_formed_ring_takes_the_more_time_the_more_strangers_cost(
     with_tls: bool, tls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A TLS handshake costs some, and the rank has made one already; a plain one costs next to nothing."""
-    monkeypatch.setattr(reception, "LEISURE_SECONDS", 0.0)
-    monkeypatch.setattr(reception, "TIMES_THE_COST", 1e9)
-    monkeypatch.setattr(reception, "LONGEST_LEISURE_SECONDS", 10 * PATIENCE_SECONDS)
+    monkeypatch.setattr(accept, "LEISURE_SECONDS", 0.0)
+    monkeypatch.setattr(accept, "TIMES_THE_COST", 1e9)
+    monkeypatch.setattr(accept, "LONGEST_LEISURE_SECONDS", 10 * PATIENCE_SECONDS)
     peers = free_peers(2)
     async with formed_ring(peers, **({"tls": tls} if with_tls else {})):
         seats = Seats(monkeypatch)

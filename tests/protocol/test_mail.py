@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from counted import grows_evenly
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, NEWS_LIMIT_BYTES, Kind, framed, unpack
-from ringwide.protocol.mail import Matching, Offer, Space, dtype_in, kept_bytes, numbers_from, read_offer, segments_of
+from ringwide.protocol.p2p import Matching, Offer, Space, dtype_in, kept_bytes, numbers_from, read_offer, segments_of
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 OFFERS = st.builds(

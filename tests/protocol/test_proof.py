@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol import proof
+from ringwide.protocol import key_proof
 from ringwide.protocol.frame import HEADER_BYTES, Kind
-from ringwide.protocol.proof import (
+from ringwide.protocol.key_proof import (
     Challenge,
     Says,
     Secret,
@@ -76,7 +76,7 @@ def test_no_two_connections_share_anything_that_comes_from_the_key() -> None:
 
 def test_another_version_of_the_protocol_makes_other_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
     before = transcript().proof()
-    monkeypatch.setattr(proof, "VERSION", proof.VERSION + 1)
+    monkeypatch.setattr(key_proof, "VERSION", key_proof.VERSION + 1)
     assert not transcript().accepts(before)
 
 
@@ -87,7 +87,7 @@ def test_parts_cannot_be_shifted_into_each_other(one: list[bytes], other: list[b
 
 def test_proofs_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
-    monkeypatch.setattr(proof.hmac, "compare_digest", lambda one, other: bool(compared.append((one, other))))
+    monkeypatch.setattr(key_proof.hmac, "compare_digest", lambda one, other: bool(compared.append((one, other))))
     assert not transcript().accepts(transcript().proof())
     assert compared == [(transcript().proof(), transcript().proof())]
 

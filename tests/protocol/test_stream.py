@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ringwide.errors import CorruptFrame, RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, Header, Kind, news, pack_data, seal
-from ringwide.protocol.stream import FrameReader
+from ringwide.protocol.frame_reader import FrameReader
 
 LIMIT = 300
 

@@ -12,7 +12,7 @@ from ringwide.collective.leaving import Leaving
 from ringwide.collective.operation import Operation
 from ringwide.collective.originals import Originals
 from ringwide.collective.parting import Parting
-from ringwide.protocol import stream
+from ringwide.protocol import frame_reader
 from ringwide.protocol.frame import Header, Kind
 from ringwide.simulator import simulate
 from ringwide.simulator.faults import Damage, FaultKind
@@ -154,7 +154,7 @@ def ignore_fingerprints(plant: pytest.MonkeyPatch) -> None:
 
 
 def skip_checksums(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(stream, "check_payload", lambda header, payload: None)
+    plant.setattr(frame_reader, "check_payload", lambda header, payload: None)
 
 
 def take_any_turn(plant: pytest.MonkeyPatch) -> None:

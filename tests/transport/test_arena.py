@@ -7,25 +7,25 @@ from contextlib import contextmanager
 import pytest
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.transport.arena import (
+from ringwide.transport.shm_arena import (
     ARENA_DESCRIPTORS,
     FEWEST_SLOTS,
     FREE,
     MOST_SLOTS,
     PAGE_BYTES,
-    Incoming,
-    Outgoing,
-    Shape,
+    ArenaReader,
+    ArenaShape,
+    ArenaWriter,
     descriptors_to_spare,
 )
 
-SHAPE = Shape(3, 2 * PAGE_BYTES)
+SHAPE = ArenaShape(3, 2 * PAGE_BYTES)
 
 
 @contextmanager
-def both_ends(shape: Shape = SHAPE) -> Iterator[tuple[Outgoing, Incoming]]:
-    outgoing = Outgoing(shape)
-    incoming = Incoming(shape, *map(os.dup, outgoing.files))
+def both_ends(shape: ArenaShape = SHAPE) -> Iterator[tuple[ArenaWriter, ArenaReader]]:
+    outgoing = ArenaWriter(shape)
+    incoming = ArenaReader(shape, *map(os.dup, outgoing.files))
     outgoing.handed_over()
     try:
         yield outgoing, incoming
@@ -34,7 +34,7 @@ def both_ends(shape: Shape = SHAPE) -> Iterator[tuple[Outgoing, Incoming]]:
         incoming.close()
 
 
-def take(outgoing: Outgoing) -> int:
+def take(outgoing: ArenaWriter) -> int:
     slot = outgoing.take()
     assert slot is not None
     return slot
@@ -114,20 +114,20 @@ def memory(nbytes: int) -> int:
 
 def test_memory_that_could_be_taken_away_is_refused() -> None:
     with handed(memory(SHAPE.nbytes)) as files, pytest.raises(RemoteProtocolError, match="could take away again"):
-        Incoming(SHAPE, *files)
+        ArenaReader(SHAPE, *files)
 
 
 @pytest.mark.parametrize("nbytes", [0, SHAPE.nbytes - 1, SHAPE.nbytes + PAGE_BYTES])
 def test_memory_of_another_size_is_refused(nbytes: int) -> None:
     with handed(memory(nbytes)) as files, pytest.raises(RemoteProtocolError, match=f"shares {nbytes} bytes of memory"):
-        Incoming(SHAPE, *files)
+        ArenaReader(SHAPE, *files)
 
 
 def test_what_is_no_memory_is_refused() -> None:
     reading, writing = os.pipe()
     os.close(writing)
     with handed(reading) as files, pytest.raises(RemoteProtocolError, match="is not a file in memory"):
-        Incoming(SHAPE, *files)
+        ArenaReader(SHAPE, *files)
 
 
 def test_nothing_is_left_open() -> None:
@@ -148,7 +148,7 @@ def test_who_still_looks_at_a_payload_may() -> None:
 
 @pytest.mark.parametrize("segment_bytes", [1, 4096, 4097, 65536, 2**20, 2**26])
 def test_every_segment_fits_into_a_slot(segment_bytes: int) -> None:
-    shape = Shape.of(segment_bytes)
+    shape = ArenaShape.of(segment_bytes)
     assert shape.slot_bytes >= segment_bytes
     assert shape.slot_bytes % PAGE_BYTES == 0
     assert FEWEST_SLOTS <= shape.slots <= MOST_SLOTS

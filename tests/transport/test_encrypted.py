@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringwide.errors import ConfigError, CorruptFrame
-from ringwide.transport.encrypted import RECORD_LIMIT_BYTES, EncryptedWire
+from ringwide.transport.aead_wire import RECORD_LIMIT_BYTES, EncryptedWire
 from ringwide.transport.wire import CutOff
 from transport.wire import SMALL_BUFFER_BYTES, pattern, tcp_pair
 

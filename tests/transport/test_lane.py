@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, NEWS_LIMIT_BYTES, Kind
-from ringwide.protocol.stream import REFERENCE
+from ringwide.protocol.frame_reader import REFERENCE
 from ringwide.transport.lane import Lane
 from transport.wire import (
     LIMIT_BYTES,

@@ -1,6 +1,6 @@
 """The memory in which payloads land before they are added."""
 
-from ringwide.transport.scratch import Scratch
+from ringwide.transport.buffers import Scratch
 
 
 def test_it_is_the_same_memory_again_and_grows() -> None:

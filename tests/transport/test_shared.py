@@ -7,9 +7,9 @@ import pytest
 
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, Header
-from ringwide.protocol.stream import REFERENCE, SPILLED
+from ringwide.protocol.frame_reader import REFERENCE, SPILLED
 from ringwide.transport.lane import Lane
-from ringwide.transport.shared import INLINE_BYTES, SharedLane
+from ringwide.transport.shm_lane import INLINE_BYTES, SharedLane
 from transport.wire import (
     SMALL_ARENA,
     SMALL_BUFFER_BYTES,

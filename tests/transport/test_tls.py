@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from ringwide.errors import ConfigError, CorruptFrame
 from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.transport.lane import Lane
-from ringwide.transport.tls import TlsContexts, secured, tls_contexts
-from ringwide.transport.tls_wire import TlsWire
+from ringwide.transport.tls import TlsContexts, TlsWire, secured, tls_contexts
 from transport.certificates import Authority, Files, own_contexts
 from transport.wire import LIMIT_BYTES, PATIENCE_SECONDS, Listener, Wiring, header_of, lanes, pattern, send, tcp_pair
 

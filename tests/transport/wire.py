@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager, contextmanager
 from enum import Enum
 
 from ringwide.protocol.frame import Header, pack_data
-from ringwide.transport.arena import Incoming, Outgoing, Shape
-from ringwide.transport.encrypted import EncryptedWire
+from ringwide.transport.aead_wire import EncryptedWire
 from ringwide.transport.lane import Lane
-from ringwide.transport.shared import SharedLane, SharedWire
+from ringwide.transport.shm_arena import ArenaReader, ArenaShape, ArenaWriter
+from ringwide.transport.shm_lane import SharedLane, SharedWire
 from ringwide.transport.tls import secured
 from ringwide.transport.wire import PlainWire, Wire
 from transport.certificates import own_contexts
@@ -19,7 +19,7 @@ from transport.certificates import own_contexts
 PATIENCE_SECONDS = 60
 LIMIT_BYTES = 64 * 1024 * 1024
 SMALL_BUFFER_BYTES = 8 * 1024
-SMALL_ARENA = Shape(2, 256 * 1024)
+SMALL_ARENA = ArenaShape(2, 256 * 1024)
 
 
 class Listener:
@@ -158,11 +158,11 @@ class Wiring(Enum):
 
 
 def shared_wires(
-    here: socket.socket, there: socket.socket, shape: Shape = SMALL_ARENA
+    here: socket.socket, there: socket.socket, shape: ArenaShape = SMALL_ARENA
 ) -> tuple[SharedWire, SharedWire]:
     """As two ranks that have handed each other their memory."""
-    one, other = Outgoing(shape), Outgoing(shape)
-    to_there, to_here = (Incoming(shape, *map(os.dup, outgoing.files)) for outgoing in (one, other))
+    one, other = ArenaWriter(shape), ArenaWriter(shape)
+    to_there, to_here = (ArenaReader(shape, *map(os.dup, outgoing.files)) for outgoing in (one, other))
     one.handed_over()
     other.handed_over()
     return SharedWire(here, one, to_here), SharedWire(there, other, to_there)

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from ringwide.config.document import Document
+from ringwide.config.yaml_text import KeyPath, parse
 from ringwide.errors import ConfigError
-from ringwide.written.document import Document
-from ringwide.written.parsing import KeyPath, parse
 
 
 def document(text: str) -> Document:

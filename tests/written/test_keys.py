@@ -1,8 +1,8 @@
 import pytest
 
+from ringwide.config.validation import blocks, cure_for_unknown, unknown_part, without_branches
+from ringwide.config.yaml_text import KeyPath
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.written.keys import blocks, cure_for_unknown, unknown_part, without_branches
-from ringwide.written.parsing import KeyPath
 
 
 def test_every_block_has_its_name() -> None:

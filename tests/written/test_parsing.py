@@ -1,4 +1,4 @@
-from ringwide.written.parsing import dotted, parse
+from ringwide.config.yaml_text import dotted, parse
 
 
 def test_keys_stay_what_was_written() -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field
 
-from ringwide.config import RingConfig
+from ringwide.config.ring_config import RingConfig
 from ringwide.training.config import TrainingConfig
 
 Logging = Literal["silent", "normal", "verbose"]

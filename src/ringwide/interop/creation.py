@@ -9,10 +9,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from ringwide.background import background
-from ringwide.config import RingConfig, from_environment
+from ringwide.bootstrap.rendezvous import find_peers
+from ringwide.config.ring_config import RingConfig, from_environment
 from ringwide.errors import ConfigError
 from ringwide.interop.process_group import RingProcessGroup
-from ringwide.membership.rendezvous import find_peers
 from ringwide.ring import join
 
 

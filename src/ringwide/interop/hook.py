@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket, PrefixStore
 
-from ringwide.config import RingConfig
+from ringwide.config.ring_config import RingConfig
 from ringwide.interop.creation import form
 from ringwide.interop.work import RingWork
 from ringwide.ring import Ring

@@ -5,8 +5,7 @@ from collections import OrderedDict, deque
 from ringwide.errors import PeerLeft, RemoteProtocolError
 from ringwide.mail.letter import Incoming, Outgoing
 from ringwide.protocol.frame import Kind
-from ringwide.protocol.mail import Space, numbers_from
-from ringwide.protocol.offering import Offering
+from ringwide.protocol.p2p import Offering, Space, numbers_from
 
 
 class Shown:

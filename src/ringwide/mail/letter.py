@@ -5,7 +5,7 @@ from typing import NoReturn, Protocol
 
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header
-from ringwide.protocol.mail import Space, dtype_in, segments_of
+from ringwide.protocol.p2p import Space, dtype_in, segments_of
 
 Done = Callable[[Exception | None], None]
 

@@ -19,8 +19,8 @@ from ringwide.mail.patience import Patience
 from ringwide.mail.receiving import Receiving
 from ringwide.mail.sending import Sending
 from ringwide.protocol.frame import DATA, Header, Kind, news
-from ringwide.protocol.mail import KEPT_LIMIT_BYTES, read_offer, read_wanted
-from ringwide.transport.scratch import Scratch
+from ringwide.protocol.p2p import KEPT_LIMIT_BYTES, read_offer, read_wanted
+from ringwide.transport.buffers import Scratch
 
 _KINDS = (
     DATA,

@@ -9,7 +9,7 @@ from ringwide.mail.desk import Desk
 from ringwide.mail.letter import Incoming, Outgoing
 from ringwide.mail.sending import offer_of
 from ringwide.protocol.frame import Header, Kind, news
-from ringwide.protocol.mail import Matching, Offer, Space, dtype_in, wanted
+from ringwide.protocol.p2p import Matching, Offer, Space, dtype_in, wanted
 
 
 class PutOff:

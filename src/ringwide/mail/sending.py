@@ -5,7 +5,7 @@ from ringwide.mail.correspondent import Correspondent
 from ringwide.mail.desk import Desk
 from ringwide.mail.letter import Outgoing
 from ringwide.protocol.frame import Kind, pack_data
-from ringwide.protocol.mail import Offer, kept_bytes, segments_of
+from ringwide.protocol.p2p import Offer, kept_bytes, segments_of
 
 WINDOW = 8
 """How many segments of one message wait in its lane at a time: others get their turn between them."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ringwide.compression.codecs.registry import decoder
 from ringwide.compression.ledger import CodecTally, Ledger
 from ringwide.compression.policy import CodecChoice
-from ringwide.membership.slowness import Slowness, SlowRank
+from ringwide.health.stragglers import SlowRank, Stragglers
 from ringwide.transport.lane import Lane
 from ringwide.transport.link import Link
 from ringwide.transport.sockets import Transport, granted_bytes
@@ -104,11 +104,11 @@ class Statistics:
         return sum(link.bytes_received for link in self.links)
 
 
-def of_links(links: Iterable[Link], ledgers: Mapping[int, Ledger], slowness: Slowness) -> tuple[LinkStatistics, ...]:
+def of_links(links: Iterable[Link], ledgers: Mapping[int, Ledger], slowness: Stragglers) -> tuple[LinkStatistics, ...]:
     return tuple(_of_link(link, ledgers[link.peer], slowness) for link in links)
 
 
-def _of_link(link: Link, ledger: Ledger, slowness: Slowness) -> LinkStatistics:
+def _of_link(link: Link, ledger: Ledger, slowness: Stragglers) -> LinkStatistics:
     return LinkStatistics(
         link.peer,
         tuple(map(_of_lane, link.lanes.values())),

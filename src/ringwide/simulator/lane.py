@@ -19,16 +19,16 @@ from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.operation import Owner
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import END, HEADER_BYTES, Header, Kind, framed, seal
-from ringwide.protocol.stream import FrameReader
-from ringwide.protocol.vital import VITAL_LANE
+from ringwide.protocol.frame_reader import FrameReader
+from ringwide.protocol.heartbeat import HEARTBEAT_LANE
 from ringwide.simulator.clock import VirtualClock
 from ringwide.simulator.damage import garbled, stale
 from ringwide.simulator.faults import Damage
 from ringwide.simulator.host import Event, Host
 from ringwide.simulator.parcel import Parcel
 from ringwide.simulator.scenario import Scenario
-from ringwide.transport.ending import Ending
-from ringwide.transport.scratch import Scratch
+from ringwide.transport.buffers import Scratch
+from ringwide.transport.link import EndingLink
 from ringwide.transport.wire import CutOff
 
 _LONG_PAUSE = 20
@@ -413,7 +413,7 @@ class SimulatedLane:
         dispatcher = self._network.dispatchers[self.rank]
         if self.ended and isinstance(reason, EOFError | OSError):
             return  # after END there is nothing to lose
-        if self.index == VITAL_LANE:
+        if self.index == HEARTBEAT_LANE:
             dispatcher.parting.vital_lane_ended(self.peer, reason)
         else:
             dispatcher.lost(self, reason)
@@ -441,7 +441,7 @@ def _fill(room: Sequence[memoryview], inbox: bytearray) -> int:
     return count
 
 
-class SimulatedLink(Ending):
+class SimulatedLink(EndingLink):
     """All lanes from one rank to another. The vital one carries no frames: it ends with the rank itself."""
 
     def __init__(self, peer: int, lanes: Sequence[SimulatedLane], vital: SimulatedLane) -> None:

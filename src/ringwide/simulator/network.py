@@ -6,7 +6,7 @@ from struct import Struct
 
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.plan import Planner
-from ringwide.protocol.vital import VITAL_LANE
+from ringwide.protocol.heartbeat import HEARTBEAT_LANE
 from ringwide.simulator.clock import VirtualClock
 from ringwide.simulator.host import Host
 from ringwide.simulator.lane import SimulatedLane, SimulatedLink
@@ -41,7 +41,7 @@ class Network:
     def _link(self, rank: int, peer: int, planner: Planner) -> SimulatedLink:
         """An express lane and a vital one to everybody, bulk lanes where they are needed: as in a real ring."""
         lanes = 1 + self.scenario.lanes if planner.exchanges_bulk(peer) else 1
-        vital = self._lane(rank, peer, VITAL_LANE)
+        vital = self._lane(rank, peer, HEARTBEAT_LANE)
         return SimulatedLink(peer, [self._lane(rank, peer, index) for index in range(lanes)], vital)
 
     def _lane(self, rank: int, peer: int, index: int) -> SimulatedLane:

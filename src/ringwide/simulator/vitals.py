@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ringwide.membership.silence import Silence
+from ringwide.health.heartbeats import Silence
 from ringwide.simulator.faults import SUSPECT_SECONDS
 from ringwide.simulator.network import Network
 

@@ -23,9 +23,8 @@ from typing import Protocol
 
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import END, HEADER_BYTES, Header, Kind, framed, seal
-from ringwide.protocol.stream import FrameReader, Shared
-from ringwide.transport.parcel import Owner, Parcel, after
-from ringwide.transport.scratch import Scratch
+from ringwide.protocol.frame_reader import FrameReader, SharedPayloads
+from ringwide.transport.buffers import PayloadOwner, QueuedFrame, Scratch, after
 from ringwide.transport.sockets import (
     Transport,
     acknowledge_quickly,
@@ -73,7 +72,7 @@ class Lane:
         limit_bytes: int,
         staging_bytes: int = HEADER_BYTES,
         sealed: bool = False,
-        shared: Shared | None = None,
+        shared: SharedPayloads | None = None,
         lands_all: bool = False,
     ) -> None:
         self.peer, self.index, self.sealed = peer, index, sealed
@@ -91,7 +90,7 @@ class Lane:
         self._attentive = self._tcp or not wire.plain
         self._events = events
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[Parcel] = deque()
+        self._queue: deque[QueuedFrame] = deque()
         self._writing = False
         self.scratch = Scratch()
         self._reader = FrameReader(
@@ -118,13 +117,15 @@ class Lane:
 
     # -- sending
 
-    def send(self, header: bytes, payload: memoryview, *, owner: Owner | None = None, collective: int = 0) -> None:
+    def send(
+        self, header: bytes, payload: memoryview, *, owner: PayloadOwner | None = None, collective: int = 0
+    ) -> None:
         """Send a frame now, or as soon as the kernel takes it."""
         if self._mute:
             return
         if self._queue:
             rest = self._own_or_copy([header, payload], owner)
-            self._queue.append(Parcel(rest, owner, collective, False))
+            self._queue.append(QueuedFrame(rest, owner, collective, False))
             return
         leaving = seal(header, payload, self._next) if self.sealed else header
         try:
@@ -144,14 +145,14 @@ class Lane:
                 owner.sent()
             return
         rest = self._own_or_copy(after([leaving, payload] if count else [header, payload], count), owner)
-        self._queue.append(Parcel(rest, owner, collective, count > 0))
+        self._queue.append(QueuedFrame(rest, owner, collective, count > 0))
         self._watch_writable(True)
 
     @staticmethod
-    def _own_or_copy(views: list[memoryview | bytes], owner: Owner | None) -> list[memoryview | bytes]:
+    def _own_or_copy(views: list[memoryview | bytes], owner: PayloadOwner | None) -> list[memoryview | bytes]:
         return views if owner is not None else [bytes(view) for view in views]
 
-    def _leaving(self, parcel: Parcel) -> list[memoryview | bytes]:
+    def _leaving(self, parcel: QueuedFrame) -> list[memoryview | bytes]:
         """What the kernel gets of a parcel whose turn has come. It is sealed only now: until then it may be forgotten,
         and would leave a gap in the numbers."""
         if not self.sealed:
@@ -169,7 +170,7 @@ class Lane:
     def forget(self, collective: int) -> None:
         """Take back what has not left of this collective, and let what still comes of it land elsewhere."""
         self._reader.divert(collective)
-        kept: deque[Parcel] = deque()
+        kept: deque[QueuedFrame] = deque()
         for parcel in self._queue:
             if parcel.owner is not None and parcel.collective == collective:
                 if not parcel.started:

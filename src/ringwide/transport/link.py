@@ -5,13 +5,96 @@ Bulk lanes exist only where the algorithms need them, and a large bucket is stri
 there is one, carries messages between these two: a bulk lane may be paused, and a message must not wait for that.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Protocol
 
 from ringwide.protocol.frame import HEADER_BYTES
-from ringwide.protocol.mail import MAIL_LANE
-from ringwide.transport.ending import Ending
+from ringwide.protocol.p2p import P2P_LANE
+from ringwide.transport.buffers import PayloadOwner
 from ringwide.transport.lane import Lane
-from ringwide.transport.parcel import Owner
+
+
+class EndingLane(Protocol):
+    """What the end of a link needs of its lanes; the simulator has its own."""
+
+    on_end: Callable[[], None]
+
+    @property
+    def ended(self) -> bool:
+        """The peer's END has been read."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def delivered(self) -> bool:
+        """What was sent, up to our END, is where a peer that lives will read it."""
+
+    @property
+    def moved(self) -> int: ...
+
+    def finish(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+
+class EndingLink:
+    """What a link is told by its lanes, and tells: `on_ended`, all that `peer` sends has come; `on_over`."""
+
+    def __init__(self, peer: int) -> None:
+        self.peer = peer
+        self._ended = False
+        self.on_ended: Callable[[int], None] = _nobody
+        self.on_over: Callable[[], None] = _nothing
+
+    def all_lanes(self) -> Collection[EndingLane]:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Say END on every lane. They close when the peer has done so too."""
+        for lane in list(self.all_lanes()):
+            lane.finish()
+
+    def abandon(self) -> None:
+        """Do not wait for that. What the peer's kernel has got is there to be read; where it has not, it hears so."""
+        for lane in list(self.all_lanes()):
+            if lane.delivered:
+                lane.close()
+            else:
+                lane.reset()
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is to be expected of the peer: all lanes have closed, or one broke."""
+        lanes = self.all_lanes()
+        return any(lane.closed and not lane.ended for lane in lanes) or all(lane.closed for lane in lanes)
+
+    @property
+    def delivered(self) -> bool:
+        return all(lane.closed or lane.delivered for lane in self.all_lanes())
+
+    @property
+    def moved(self) -> int:
+        """Grows with what gets there and what comes from there."""
+        return sum(lane.moved for lane in self.all_lanes())
+
+    def lane_has_ended(self) -> None:
+        """One lane has ended, or was closed."""
+        if not self._ended and all(lane.ended for lane in self.all_lanes()):
+            self._ended = True
+            self.finish()
+            self.on_ended(self.peer)
+        if self.over:
+            self.on_over()
+
+
+def _nobody(_: int) -> None: ...
+
+
+def _nothing() -> None: ...
+
 
 EXPRESS_BYTES = 256 * 1024
 """The largest payload for the express lane."""
@@ -29,10 +112,10 @@ EXPRESS_SLOTS = 2
 MOST_EXPRESS_ARENAS = 32
 """In a larger ring express lanes share no memory: there is one to every rank, and each takes descriptors."""
 
-MAIL_STAGING_BYTES = 16 * 1024 + HEADER_BYTES
+P2P_STAGING_BYTES = 16 * 1024 + HEADER_BYTES
 
 
-class Link(Ending):
+class Link(EndingLink):
     """The express lane, the bulk lanes and the mail lane to one peer."""
 
     def __init__(self, peer: int) -> None:
@@ -47,7 +130,7 @@ class Link(Ending):
         self.lanes[lane.index] = lane
         lane.on_end = self.lane_has_ended
         self._ended = False  # one that could not join may have said END on the lanes that were there before
-        self._bulk = [lane for index, lane in sorted(self.lanes.items()) if 0 < index < MAIL_LANE]
+        self._bulk = [lane for index, lane in sorted(self.lanes.items()) if 0 < index < P2P_LANE]
 
     def all_lanes(self) -> Collection[Lane]:
         return self.lanes.values()
@@ -56,7 +139,7 @@ class Link(Ending):
         self.lanes[0].send(header, payload)
 
     def send_bulk(
-        self, header: bytes, payload: memoryview, *, stripe: int, owner: Owner | None, collective: int
+        self, header: bytes, payload: memoryview, *, stripe: int, owner: PayloadOwner | None, collective: int
     ) -> None:
         self._bulk[stripe % len(self._bulk)].send(header, payload, owner=owner, collective=collective)
 
@@ -72,14 +155,14 @@ class Link(Ending):
         if 0 in self.lanes:
             self.lanes[0].send(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:])
 
-    def send_mail(self, header: bytes, payload: memoryview, *, owner: Owner, number: int) -> None:
-        self.lanes[MAIL_LANE].send(header, payload, owner=owner, collective=number)
+    def send_mail(self, header: bytes, payload: memoryview, *, owner: PayloadOwner, number: int) -> None:
+        self.lanes[P2P_LANE].send(header, payload, owner=owner, collective=number)
 
     def tell_mail(self, frame: bytes) -> None:
-        self.lanes[MAIL_LANE].send(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:])
+        self.lanes[P2P_LANE].send(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:])
 
     def forget_mail(self, number: int) -> None:
-        self.lanes[MAIL_LANE].forget(number)
+        self.lanes[P2P_LANE].forget(number)
 
     def forget(self, collective: int) -> None:
         for lane in self._bulk:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from ringwide.__main__ import main
+from ringwide.config.validation import blocks
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.file.outline import outline
 from ringwide.experiment.file.reference import keys_reference
 from ringwide.experiment.file.variants import load_variants
-from ringwide.written.keys import blocks
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "experiments.md").read_text()
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)

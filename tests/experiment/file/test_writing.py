@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.experiment.file.writing import as_yaml, written_size
+from ringwide.config.yaml_text import as_yaml, written_size
 
 
 def test_lists_of_words_are_one_line_and_lists_of_blocks_are_not() -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from ringwide.bootstrap.peers import load_peers
 from ringwide.errors import ConfigError
 from ringwide.experiment.fleet import ports
 from ringwide.experiment.fleet.ports import LOOPBACK, free_ports, write_peers
-from ringwide.membership.peers import load_peers
 
 
 def test_ports_differ_and_stay_below_those_of_outgoing_connections() -> None:

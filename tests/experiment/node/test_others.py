@@ -10,22 +10,22 @@ import pytest
 
 from experiment.node.in_process import experiment
 from membership.in_memory_store import MemoryStore
-from ringwide.config import RingConfig
+from ringwide.bootstrap.launcher_env import AssignedRank
+from ringwide.bootstrap.peers import Address
+from ringwide.bootstrap.same_host import this_machine
+from ringwide.config.ring_config import RingConfig
 from ringwide.errors import ConfigError, JoinError
 from ringwide.experiment.node import torch_store
 from ringwide.experiment.node.alone import run_alone, run_quietly
 from ringwide.experiment.node.others import AtAStore, Listed, Met, aside, meet_at, others_of
 from ringwide.experiment.node.part import Part
 from ringwide.experiment.node.stopping import Stopping
-from ringwide.membership.machine import this_machine
-from ringwide.membership.peers import Address
-from ringwide.membership.place import Place
 
 PATIENCE_SECONDS = 60
 
 
-def place(rank: int, size: int = 2, **more: Any) -> Place:
-    return Place(rank, size, "torchrun", ("RANK", "WORLD_SIZE"), master=Address("127.0.0.1", 29500), **more)
+def place(rank: int, size: int = 2, **more: Any) -> AssignedRank:
+    return AssignedRank(rank, size, "torchrun", ("RANK", "WORLD_SIZE"), master=Address("127.0.0.1", 29500), **more)
 
 
 @pytest.fixture
@@ -103,8 +103,8 @@ def test_peers_and_size_must_agree(tmp_path: Path) -> None:
     path = tmp_path / "peers.txt"
     path.write_text("127.0.0.1:5000\n127.0.0.1:5001\n")
     with pytest.raises(ConfigError, match=r"WORLD_SIZE is 4, but .*peers\.txt names 2 peers; make them equal"):
-        others_of(Place(0, 4, "torchrun", ("RANK", "WORLD_SIZE"), peers=str(path)))
-    assert isinstance(others_of(Place(0, 2, "torchrun", ("RANK", "WORLD_SIZE"), peers=str(path))), Listed)
+        others_of(AssignedRank(0, 4, "torchrun", ("RANK", "WORLD_SIZE"), peers=str(path)))
+    assert isinstance(others_of(AssignedRank(0, 2, "torchrun", ("RANK", "WORLD_SIZE"), peers=str(path))), Listed)
 
 
 # An experiment

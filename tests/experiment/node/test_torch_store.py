@@ -6,18 +6,18 @@ import socket
 import pytest
 
 from membership.in_memory_store import on_every_thread
+from ringwide.bootstrap.launcher_env import AssignedRank
+from ringwide.bootstrap.peers import Address
 from ringwide.errors import AddressError, JoinError, StartTimeout
 from ringwide.experiment.fleet.ports import LOOPBACK, free_ports
 from ringwide.experiment.node.others import Met, meet_at
 from ringwide.experiment.node.torch_store import below, open_store
-from ringwide.membership.peers import Address
-from ringwide.membership.place import Place
 
 PATIENCE_SECONDS = 60.0
 
 
-def place(rank: int, master: Address | None, *, hosted: bool = False) -> Place:
-    return Place(rank, 2, "Slurm", ("SLURM_PROCID", "SLURM_NTASKS"), master=master, hosted=hosted)
+def place(rank: int, master: Address | None, *, hosted: bool = False) -> AssignedRank:
+    return AssignedRank(rank, 2, "Slurm", ("SLURM_PROCID", "SLURM_NTASKS"), master=master, hosted=hosted)
 
 
 @pytest.fixture

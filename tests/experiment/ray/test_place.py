@@ -2,12 +2,12 @@ from pathlib import Path
 
 import pytest
 
+from ringwide.bootstrap.key_file import new_key
 from ringwide.errors import ConfigError, JoinError
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.ray.orders import Order, Surroundings, our_version
 from ringwide.experiment.ray.place import check_surroundings, listening_hosts, placement
 from ringwide.experiment.ray.placing import needed, there_is
-from ringwide.membership.keys import new_key
 
 HOSTS = ("10.0.0.1", "10.0.0.2")
 SHARED, ALONE = Surroundings("a", our_version(), True), Surroundings("b", our_version(), False)

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from ringwide.config.yaml_text import KeyPath, dotted
 from ringwide.experiment.file.sweep import Choice
-from ringwide.written.parsing import KeyPath, dotted
 
 LONGEST_SLUG = 80
 

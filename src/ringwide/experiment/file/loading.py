@@ -5,11 +5,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ringwide.config import RingConfig
+from ringwide.config.document import Document, read_document
+from ringwide.config.ring_config import RingConfig
+from ringwide.config.validation import checked, overridden
 from ringwide.errors import ConfigError
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.written.checking import checked, overridden
-from ringwide.written.document import Document, read_document
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:

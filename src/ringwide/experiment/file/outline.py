@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ringwide.config.yaml_text import as_yaml
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.file.resolved import resolved
 from ringwide.experiment.file.variants import Variant
-from ringwide.experiment.file.writing import as_yaml
 from ringwide.training.progress import Plan
 
 Facts = dict[str, str]

@@ -5,9 +5,9 @@ from typing import Any
 from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 
+from ringwide.config.validation import block_of, blocks
+from ringwide.config.yaml_text import written_size
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.experiment.file.writing import written_size
-from ringwide.written.keys import block_of, blocks
 
 OUTERMOST = "The outermost keys"
 

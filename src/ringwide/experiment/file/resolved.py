@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, ByteSize, ValidationError
 
+from ringwide.config.yaml_text import written_size
 from ringwide.experiment.file.variants import Variant
-from ringwide.experiment.file.writing import written_size
 
 
 def resolved(variants: Sequence[Variant]) -> dict[str, Any]:

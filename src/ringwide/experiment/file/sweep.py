@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NoReturn
 
+from ringwide.bootstrap.key_file import concealed
+from ringwide.config.document import Document, is_below
+from ringwide.config.validation import cure_for_unknown, unknown_part
+from ringwide.config.yaml_text import KeyPath, dotted
 from ringwide.errors import ConfigError
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.membership.filenames import concealed
-from ringwide.written.document import Document, is_below
-from ringwide.written.keys import cure_for_unknown, unknown_part
-from ringwide.written.parsing import KeyPath, dotted
 
 EXAMPLE = "as in 'ring.codec: [none, lz4]'"
 REFUSED: dict[KeyPath, str] = {

@@ -7,13 +7,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from ringwide.config.document import Document, read_document
+from ringwide.config.validation import checked, overridden
+from ringwide.config.yaml_text import as_yaml
 from ringwide.errors import ConfigError
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.file.labels import described, labels, slugs
 from ringwide.experiment.file.sweep import Choice, read_sweep
-from ringwide.experiment.file.writing import as_yaml
-from ringwide.written.checking import checked, overridden
-from ringwide.written.document import Document, read_document
 
 MOST_VARIANTS = 1000
 

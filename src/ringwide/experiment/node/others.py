@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from ringwide.config import RingConfig
+from ringwide.bootstrap.launcher_env import AssignedRank
+from ringwide.bootstrap.listen import listen
+from ringwide.bootstrap.peers import Address, load_peers
+from ringwide.bootstrap.rendezvous import LOOPBACK, Store, StoreBoard, find_peers
+from ringwide.config.ring_config import RingConfig
 from ringwide.errors import ConfigError, JoinError
-from ringwide.membership.listening import listen
-from ringwide.membership.peers import Address, load_peers
-from ringwide.membership.place import Place
-from ringwide.membership.rendezvous import LOOPBACK, find_peers
-from ringwide.membership.store import Board, Store
 
 Result = TypeVar("Result")
 HOST_VARIABLE = "RINGWIDE_HOST"
@@ -54,7 +53,7 @@ class Others(Protocol):
         ...
 
 
-def others_of(place: Place, listener: socket.socket | None = None) -> Others:
+def others_of(place: AssignedRank, listener: socket.socket | None = None) -> Others:
     """`listener` is where this node listens already, on its address in the list; for one ring."""
     return AtAStore(place) if place.peers is None else Listed(place.peers, place, listener)
 
@@ -64,7 +63,7 @@ class Listed:
 
     together = False
 
-    def __init__(self, peers: str, place: Place | None = None, listener: socket.socket | None = None) -> None:
+    def __init__(self, peers: str, place: AssignedRank | None = None, listener: socket.socket | None = None) -> None:
         self._peers, self._listener, self.size = peers, listener, len(load_peers(peers))
         self.counted_in = f"{peers} names {self.size} peers"
         if place is not None and place.size not in (None, self.size):
@@ -79,7 +78,7 @@ class AtAStore:
 
     together = True
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: AssignedRank) -> None:
         self._place, self.size = place, place.size or 1
         self.counted_in = f"{place.names[-1]} is {self.size}"
         self._store: Any = None
@@ -108,8 +107,8 @@ class AtAStore:
         return replace(met, store=self._store)
 
 
-def meet_at(store: Store, place: Place, *, protected: bool, seconds: float, run: str | None) -> Met:
-    board = Board(store, rank=place.rank, size=place.size or 1, timeout_seconds=seconds)
+def meet_at(store: Store, place: AssignedRank, *, protected: bool, seconds: float, run: str | None) -> Met:
+    board = StoreBoard(store, rank=place.rank, size=place.size or 1, timeout_seconds=seconds)
     if run is not None:
         board.write(_RUN, run)  # before the others can have found us
     found = find_peers(

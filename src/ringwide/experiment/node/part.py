@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ringwide.config import RingConfig
+from ringwide.config.field_marks import DECIDES_BITS, fields_that
+from ringwide.config.ring_config import RingConfig
 from ringwide.errors import ConfigError
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.messages import Message, decode, encode
@@ -15,7 +16,6 @@ from ringwide.experiment.node.others import Met, Others
 from ringwide.experiment.node.stopping import Stopping
 from ringwide.observe.memory import peak_bytes, shared_out_bytes
 from ringwide.ring import Ring, join
-from ringwide.setting_marks import DECIDES_BITS, fields_that
 from ringwide.training.progress import Result
 
 

@@ -6,17 +6,17 @@ import socket
 import time
 from datetime import timedelta
 
+from ringwide.bootstrap.launcher_env import AssignedRank
+from ringwide.bootstrap.listen import is_loopback, listen, unresolvable
+from ringwide.bootstrap.peers import Address
+from ringwide.bootstrap.rendezvous import Store
 from ringwide.errors import JoinError, StartTimeout
-from ringwide.membership.listening import is_loopback, listen, unresolvable
-from ringwide.membership.peers import Address
-from ringwide.membership.place import Place
-from ringwide.membership.rendezvous import Store
 
 _PAUSE_SECONDS, _CONNECT_SECONDS = 0.1, 5.0
 _LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 
 
-def open_store(place: Place, seconds: float) -> Store:
+def open_store(place: AssignedRank, seconds: float) -> Store:
     """That of torchrun, or one that rank 0 opens."""
     master, deadline = place.master, time.monotonic() + seconds
     if master is None:

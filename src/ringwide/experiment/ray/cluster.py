@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
+from ringwide.bootstrap.peers import parse_address
 from ringwide.errors import ConfigError, JoinError
-from ringwide.membership.peers import parse_address
 
 VARIABLE = "RAY_ADDRESS"
 AUTO = "auto"

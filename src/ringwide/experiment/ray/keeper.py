@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ringwide.bootstrap.listen import listen
+from ringwide.bootstrap.peers import Address
+from ringwide.bootstrap.same_host import this_machine
 from ringwide.errors import RingwideError
 from ringwide.experiment.fleet.words import lines_of
 from ringwide.experiment.ray.orders import News, Order, Surroundings, our_version
-from ringwide.membership.listening import listen
-from ringwide.membership.machine import this_machine
-from ringwide.membership.peers import Address
 
 CHILD = "ringwide.experiment.ray.child"
 NEWS_SECONDS = 5.0

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ringwide.bootstrap.key_file import new_key
 from ringwide.errors import ConfigError, JoinError
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.fleet.launch import Launch
@@ -20,7 +21,6 @@ from ringwide.experiment.ray.keeper import EXPERIMENT, OUR_VARIABLES, Keeper
 from ringwide.experiment.ray.orders import Order, Surroundings, our_version
 from ringwide.experiment.ray.placing import Room, room_for
 from ringwide.experiment.ray.remote import RemoteStart, answer
-from ringwide.membership.keys import new_key
 
 LOOPBACK = "127.0.0.1"
 FAREWELL_SECONDS = 5.0

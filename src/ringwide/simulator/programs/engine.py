@@ -8,7 +8,7 @@ from ringwide.calls import Calls
 from ringwide.collective.dispatch import Dispatcher
 from ringwide.collective.plan import Planner
 from ringwide.compression.jobs import CodecPool
-from ringwide.config import RingConfig
+from ringwide.config.ring_config import RingConfig
 from ringwide.engine import Engine
 from ringwide.simulator.programs.wires import Wires
 from ringwide.tensors.buffer_pool import BufferPool

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from random import Random
 from typing import Any, Self
 
-from ringwide.config import RingConfig
+from ringwide.config.ring_config import RingConfig
 from ringwide.ring import join
 from ringwide.simulator.many import Tried, quiet
 from ringwide.simulator.programs.drawing import program_of

@@ -1,0 +1,240 @@
+"""Ranks that know a store, but not each other, find out where everybody listens.
+
+Rules:
+- Each rank opens its socket first and tells the port then: nobody can take it in between.
+- Ranks that all share one machine and its network listen on loopback, where nobody else can connect.
+- Beyond loopback the ring must be protected, or said to need no protection. If one rank gives up, it tells the others
+  why, and all of them give up: nobody waits for a rank that will not come.
+- What is in the store is not trusted: it is an address, or an error.
+
+A store serves for one ring only; for several, give each its own prefix (`torch.distributed.PrefixStore`).
+"""
+
+import ipaddress
+import logging
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from ringwide.bootstrap.listen import listen
+from ringwide.bootstrap.peers import Address, check_rank, parse_address
+from ringwide.bootstrap.same_host import address_towards, this_machine
+from ringwide.errors import AddressError, ConfigError, JoinError, RingwideError, StartTimeout
+
+logger = logging.getLogger("ringwide.membership")
+
+PREFIX = "ringwide/"
+LONGEST_BYTES = 1024
+REMIND_SECONDS = 3.0
+_HEARD_SECONDS = 10.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
+
+
+class Store(Protocol):
+    """Keys and values that all ranks see. `torch.distributed.Store` is one."""
+
+    def set(self, key: str, value: str, /) -> object: ...
+
+    def get(self, key: str, /) -> bytes:
+        """Waits until somebody has set the key, and raises what it likes if nobody does."""
+        ...
+
+
+@runtime_checkable
+class StoreThatAnswers(Protocol):
+    """A store that can say at once whether all of these keys are there, as those of torch can.
+
+    Then no wait is blind: it ends when we say, Ctrl-C ends it too, and all who are missing are named.
+    """
+
+    def check(self, keys: list[str], /) -> bool: ...
+
+
+class StoreBoard:
+    """Where every rank writes a line under each heading, and reads those of all ranks."""
+
+    def __init__(self, store: Store, *, rank: int, size: int, timeout_seconds: float) -> None:
+        self._store, self._rank, self._ranks = store, rank, range(size)
+        self._timeout_seconds = timeout_seconds
+
+    def write(self, heading: str, line: str) -> None:
+        try:
+            self._store.set(_key(heading, self._rank), line)
+        except Exception as error:  # whatever a store raises
+            raise self._broken(error) from error
+
+    def read(self, heading: str) -> list[str]:
+        """The lines of all ranks, in order of rank, when all have written theirs."""
+        if isinstance(self._store, StoreThatAnswers):
+            self._wait_for_all(self._store, heading)
+        return [self.line(heading, rank) for rank in self._ranks]
+
+    def let_others_hear(self) -> None:
+        """Before a rank gives up: with rank 0 the store itself may end, and nobody would learn why."""
+        self.write("heard", "yes")
+        if self._rank or not isinstance(self._store, StoreThatAnswers):
+            return
+        until, everyone = time.monotonic() + _HEARD_SECONDS, [_key("heard", rank) for rank in self._ranks]
+        try:
+            while time.monotonic() < until and not self._store.check(everyone):
+                time.sleep(_LONGEST_PAUSE)
+        except Exception as error:  # the reason for which this rank gives up is worth more than this one
+            logger.debug("store error=%s", error)
+
+    def _wait_for_all(self, store: StoreThatAnswers, heading: str) -> None:
+        everyone = [_key(heading, rank) for rank in self._ranks]
+        began = time.monotonic()
+        remind_at, pause = began + REMIND_SECONDS, _FIRST_PAUSE
+        while not self._has(store, everyone):
+            now = time.monotonic()
+            if now - began >= self._timeout_seconds:
+                raise self._too_late(self._missing(store, heading), self._timeout_seconds)
+            if now >= remind_at:
+                logger.warning("rank %d is waiting for %s", self._rank, ", ".join(self._missing(store, heading)))
+                remind_at = now + REMIND_SECONDS
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _missing(self, store: StoreThatAnswers, heading: str) -> list[str]:
+        return [_absent(rank) for rank in self._ranks if not self._has(store, [_key(heading, rank)])]
+
+    def _has(self, store: StoreThatAnswers, keys: list[str]) -> bool:
+        try:
+            return store.check(keys)
+        except Exception as error:
+            raise self._broken(error) from error
+
+    def line(self, heading: str, rank: int) -> str:
+        """That of one rank, when it is there."""
+        began = time.monotonic()
+        try:
+            value = self._store.get(_key(heading, rank))
+        except Exception as error:
+            if _is_timeout(error):
+                seconds = round(time.monotonic() - began, 1)
+                raise self._too_late([_absent(rank)], seconds, limit="the timeout of the store") from error
+            raise self._broken(error) from error
+        return self._text(value, _key(heading, rank))
+
+    def _text(self, value: bytes, key: str) -> str:
+        if len(value) > LONGEST_BYTES:
+            raise JoinError(f"rank {self._rank} found {len(value)} bytes as {key} in the store, and not a line of text")
+        text = value.decode("utf-8", errors="replace")
+        if not text.isprintable():
+            raise JoinError(f"rank {self._rank} found {text[:40]!r} as {key} in the store, and not a line of text")
+        return text
+
+    def _too_late(self, missing: list[str], seconds: float, limit: str = "start_timeout_seconds") -> StartTimeout:
+        return StartTimeout(rank=self._rank, missing=missing, seconds=seconds, limit=limit)
+
+    def _broken(self, error: Exception) -> JoinError:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        return JoinError(f"rank {self._rank} cannot use the store in which ranks find each other: {reason}")
+
+
+def _key(heading: str, rank: int) -> str:
+    return f"{PREFIX}{heading}/{rank}"
+
+
+def _absent(rank: int) -> str:
+    return f"rank {rank} (not in the store)"
+
+
+def _is_timeout(error: Exception) -> bool:
+    """The stores of torch tell it in words only."""
+    words = str(error).lower()
+    return isinstance(error, TimeoutError) or "wait timeout" in words or "timeout waiting" in words
+
+
+LOOPBACK = "127.0.0.1"
+_LONGEST_ADDRESS = 300
+_REFUSED, _FAILED = "refused: ", "failed: "
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where everybody listens, in order of rank, and the socket of this rank, for `ringwide.join`."""
+
+    peers: list[str]
+    listener: socket.socket
+
+
+def find_peers(
+    store: Store,
+    *,
+    rank: int,
+    size: int,
+    host: str | None = None,
+    towards: str | None = None,
+    protected: bool,
+    timeout_seconds: float = 300.0,
+    machine: str | None = None,
+) -> Found:
+    """Blocks until every rank has told where it listens.
+
+    Only if ranks are on several machines does it matter that this one listens on `host`, or by default on the address
+    from which the host `towards` is reached. `protected`: there is a key or TLS, or everybody may join (insecure).
+    """
+    check_rank(rank, size, "the size of the ring")
+    board = StoreBoard(store, rank=rank, size=size, timeout_seconds=timeout_seconds)
+    board.write("machine", machine or this_machine())
+    together = len(set(board.read("machine"))) == 1
+    try:
+        listener = _listener(rank, LOOPBACK if together else host, towards, protected)
+    except RingwideError as error:
+        board.write("address", _excuse(error))
+        board.let_others_hear()
+        raise
+    try:
+        board.write("address", _address_of(listener))
+        return Found(_addresses(board, rank), listener)
+    except BaseException:
+        listener.close()
+        raise
+
+
+def _listener(rank: int, host: str | None, towards: str | None, protected: bool) -> socket.socket:
+    host = host or address_towards(towards, rank=rank)
+    listener = listen(Address(host, 0), rank=rank, beyond_loopback=protected)
+    if ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_unspecified:
+        listener.close()
+        raise AddressError(f"rank {rank} cannot be found at {host}", "name the address under which others reach it")
+    return listener
+
+
+def _address_of(listener: socket.socket) -> str:
+    return str(Address(*listener.getsockname()[:2]))
+
+
+def _excuse(error: RingwideError) -> str:
+    why = _REFUSED if isinstance(error, ConfigError) else _FAILED
+    return f"{why}{error}".encode()[:LONGEST_BYTES].decode(errors="ignore")
+
+
+def _addresses(board: StoreBoard, rank: int) -> list[str]:
+    lines = board.read("address")
+    for line in lines:
+        if line.startswith((_REFUSED, _FAILED)):
+            board.let_others_hear()
+            raise _gave_up(line)
+    return [str(_parsed(line, peer, rank)) for peer, line in enumerate(lines)]
+
+
+def _gave_up(line: str) -> RingwideError:
+    if line.startswith(_REFUSED):
+        return ConfigError(line.removeprefix(_REFUSED))
+    return JoinError(line.removeprefix(_FAILED))
+
+
+def _parsed(line: str, peer: int, rank: int) -> Address:
+    try:
+        if len(line) > _LONGEST_ADDRESS:
+            raise ConfigError(f"{line[:40]!r}... is too long for an address")
+        return parse_address(line, "address")
+    except ConfigError as error:
+        raise JoinError(f"rank {rank} found in the store, for rank {peer}: {error}") from error
+
+
+__all__: Sequence[str] = ["Found", "Store", "find_peers"]

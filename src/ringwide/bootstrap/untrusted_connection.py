@@ -1,0 +1,127 @@
+"""A connection whose two ends do not know each other yet: a few small frames of words, and nothing is believed."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+from ringwide.bootstrap.same_host import is_unix, place_of
+from ringwide.errors import RemoteProtocolError
+from ringwide.protocol.frame import HEADER_BYTES, Kind, check_payload
+from ringwide.protocol.handshake import Difference, check_prefix, read_header
+from ringwide.transport.wire import Wire
+
+HANDSHAKE_BYTES = 4096
+"""All that either side may say before the two know each other."""
+_PREFIX_BYTES = 3
+
+
+class HungUp(RemoteProtocolError):
+    """The other end has gone, which may mean anything."""
+
+
+class OtherVersion(RemoteProtocolError):
+    """The other end speaks another version of the protocol."""
+
+    def __init__(self, difference: Difference) -> None:
+        super().__init__(f"it speaks protocol version {difference.dialer}, this rank speaks {difference.listener}")
+        self.difference = difference
+
+
+class HandshakeFrame(NamedTuple):
+    """One frame of a handshake."""
+
+    kind: Kind
+    body: bytes
+
+
+class UntrustedConnection:
+    """One connection during its handshake. It never takes a byte from the wire that belongs to what comes after."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self._bytes_left = HANDSHAKE_BYTES
+
+    @property
+    def same_host(self) -> bool:
+        """Is the other end on this machine?"""
+        if is_unix(self.wire.socket):
+            return True
+        there, here = host_of(self.wire.socket), str(self.wire.socket.getsockname()[0])
+        return there == here or (there != "" and ip_address(there.partition("%")[0]).is_loopback)
+
+    async def send(self, frame: bytes) -> None:
+        """Returns without a pause if the kernel has room, and for so little it nearly always has."""
+        rest = memoryview(frame)
+        while rest or self.wire.unsent:
+            try:
+                if rest:
+                    rest = rest[self.wire.send([rest]) :]
+                else:
+                    self.wire.flush()
+                    if self.wire.unsent:
+                        raise BlockingIOError
+            except (BlockingIOError, InterruptedError):
+                await until_writable(self.wire.socket)
+
+    async def receive(self) -> HandshakeFrame:
+        prefix = await self._exactly(_PREFIX_BYTES)
+        difference = check_prefix(prefix)
+        if difference is not None:
+            raise OtherVersion(difference)
+        header = read_header(prefix + await self._exactly(HEADER_BYTES - _PREFIX_BYTES))
+        body = await self._exactly(header.payload_bytes)
+        check_payload(header, body)
+        return HandshakeFrame(Kind(header.kind), body)
+
+    async def _exactly(self, count: int) -> bytes:
+        if count > self._bytes_left:
+            raise RemoteProtocolError(f"a handshake of more than {HANDSHAKE_BYTES} bytes")
+        self._bytes_left -= count
+        data, filled = bytearray(count), 0
+        while filled < count:
+            try:
+                received = self.wire.receive([memoryview(data)[filled:]])
+            except (BlockingIOError, InterruptedError):
+                await until_readable(self.wire.socket)
+                continue
+            if not received:
+                raise HungUp("the connection ended in the middle of a handshake")
+            filled += received
+        return bytes(data)
+
+
+async def until_readable(*sockets: socket.socket) -> None:
+    """Any of them."""
+    loop = asyncio.get_running_loop()
+    await _event(sockets, loop.add_reader, loop.remove_reader)
+
+
+async def until_writable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    await _event((sock,), loop.add_writer, loop.remove_writer)
+
+
+async def _event(sockets: Sequence[socket.socket], add: Callable[..., Any], remove: Callable[..., Any]) -> None:
+    event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    for sock in sockets:
+        add(sock, _happened, event)
+    try:
+        await event
+    finally:
+        for sock in sockets:
+            remove(sock)
+
+
+def _happened(event: "asyncio.Future[None]") -> None:
+    if not event.done():
+        event.set_result(None)
+
+
+def host_of(sock: socket.socket) -> str:
+    """The address at the other end; empty if it has gone."""
+    try:
+        return place_of(sock) if is_unix(sock) else str(sock.getpeername()[0])
+    except OSError:
+        return ""

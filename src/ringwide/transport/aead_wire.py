@@ -1,0 +1,177 @@
+"""A wire whose bytes are encrypted with AES-256-GCM, under keys that only the two ends have.
+
+A record is the length of its plaintext (u32), the ciphertext and a tag of 16 bytes. The length is authenticated as
+well, and the nonce is the number of the record: one that was changed, left out, repeated or swapped does not open. No
+nonce is used twice, as every connection has a key of its own for each direction. `docs/wire.md` shows it as a table.
+"""
+
+import struct
+from collections.abc import Sequence
+from socket import socket as Socket
+from typing import TYPE_CHECKING
+
+from ringwide.errors import ConfigError, CorruptFrame
+from ringwide.protocol.frame import HEADER_BYTES
+from ringwide.transport.buffers import PIECE_BYTES, SMALL_BYTES, Outbox
+from ringwide.transport.wire import CutOff, Views
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+
+RECORD_LIMIT_BYTES = PIECE_BYTES + HEADER_BYTES
+"""The longest plaintext of a record. A claim of more is refused before there is memory for it."""
+KEY_BYTES, TAG_BYTES = 32, 16
+_LENGTH = struct.Struct("<I")
+_NONCE_BYTES = 12
+_FIRST_BOX_BYTES = 32 * 1024
+
+
+def cipher(key: bytes) -> "AESGCM":
+    """The package is an extra: whoever does not encrypt need not have it."""
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise ConfigError(
+            "encrypt: true needs the package cryptography, which is not installed: pip install 'ringwide[secure]'"
+        ) from error
+    if not hasattr(AESGCM, "decrypt_into"):
+        raise ConfigError("encrypt: true needs version 47 of cryptography or newer: pip install 'ringwide[secure]'")
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a key of {len(key)} bytes, it must have {KEY_BYTES}")
+    return AESGCM(key)
+
+
+class EncryptedWire:
+    """One end. What is `send_key` here is `receive_key` there."""
+
+    plain = False
+
+    def __init__(self, sock: Socket, send_key: bytes, receive_key: bytes) -> None:
+        if send_key == receive_key:
+            raise ValueError("one key for both directions: the same nonces would be used twice")
+        self._sending, self._receiving = cipher(send_key), cipher(receive_key)
+        self._invalid = _invalid_tag()
+        self.socket = sock
+        self._outbox = Outbox(sock)
+        self._large = memoryview(b"")  # where large records are made, one after the other
+        self._sent = self._opened = 0  # records
+        self._box = memoryview(bytearray(_FIRST_BOX_BYTES))  # what has come and is not opened: from _start to _end
+        self._start = self._end = 0
+        self._plaintext = memoryview(b"")  # opened, and not received yet
+
+    # -- sending
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._outbox)
+
+    def send(self, views: Views) -> int:
+        return self._outbox.send(views, self._enclose)
+
+    def flush(self) -> None:
+        self._outbox.flush()
+
+    def _enclose(self, plaintext: memoryview | bytes) -> memoryview | bytes:
+        length, nonce = _LENGTH.pack(len(plaintext)), _nonce(self._sent)
+        self._sent += 1
+        if len(plaintext) <= SMALL_BYTES:
+            return length + self._sending.encrypt(nonce, plaintext, length)
+        if not self._large:
+            self._large = memoryview(bytearray(_LENGTH.size + RECORD_LIMIT_BYTES + TAG_BYTES))
+        record = self._large[: _LENGTH.size + len(plaintext) + TAG_BYTES]
+        record[: _LENGTH.size] = length
+        self._sending.encrypt_into(nonce, plaintext, length, record[_LENGTH.size :])
+        return record
+
+    # -- receiving
+
+    @property
+    def more(self) -> bool:
+        return bool(self._plaintext) or 0 < self._record_bytes() <= self._end - self._start
+
+    def receive(self, room: Sequence[memoryview]) -> int:
+        if self._plaintext:
+            return self._hand_over(room)
+        while True:
+            needed = self._record_bytes()
+            if 0 < needed <= self._end - self._start:
+                return self._open(self._record(needed), room)
+            self._make_place_for(needed or _LENGTH.size)
+            count = self.socket.recv_into(self._box[self._end :])
+            if count == 0 and self._end > self._start:
+                raise CutOff("it closed the connection in the middle of an encrypted record")
+            if count == 0:
+                return 0
+            self._end += count
+
+    def _record_bytes(self) -> int:
+        """How long the next record is, with its length and tag; 0: that is not known yet.
+
+        With an impossible length it ends there: nothing more is waited for, and `_record` refuses it.
+        """
+        if self._end - self._start < _LENGTH.size:
+            return 0
+        (length,) = _LENGTH.unpack_from(self._box, self._start)
+        return _LENGTH.size + (length + TAG_BYTES if 0 < length <= RECORD_LIMIT_BYTES else 0)
+
+    def _record(self, nbytes: int) -> memoryview:
+        """Take the next record out of the box."""
+        record = self._box[self._start : self._start + nbytes]
+        if nbytes == _LENGTH.size:
+            (length,) = _LENGTH.unpack(record)
+            raise CorruptFrame(f"an encrypted record claims {length} bytes, it must have 1 to {RECORD_LIMIT_BYTES}")
+        self._start += nbytes
+        if self._start == self._end:
+            self._start = self._end = 0
+        return record
+
+    def _open(self, record: memoryview, room: Sequence[memoryview]) -> int:
+        """Straight to where it goes, if it fits there as a whole."""
+        nonce, length, enclosed = _nonce(self._opened), record[: _LENGTH.size], record[_LENGTH.size :]
+        nbytes = len(enclosed) - TAG_BYTES
+        try:
+            if nbytes <= len(room[0]):
+                count = self._receiving.decrypt_into(nonce, enclosed, length, room[0][:nbytes])
+            else:
+                self._plaintext = memoryview(self._receiving.decrypt(nonce, enclosed, length))
+                count = self._hand_over(room)
+        except self._invalid as error:
+            raise CorruptFrame(
+                f"encrypted record {self._opened} does not open: it was damaged, left out, repeated or swapped"
+            ) from error
+        self._opened += 1
+        return count
+
+    def _make_place_for(self, nbytes: int) -> None:
+        if self._start + nbytes <= len(self._box):
+            return
+        waiting = bytes(self._box[self._start : self._end])
+        if nbytes > len(self._box):
+            self._box = memoryview(bytearray(_LENGTH.size + RECORD_LIMIT_BYTES + TAG_BYTES))
+        self._box[: len(waiting)] = waiting
+        self._start, self._end = 0, len(waiting)
+
+    def _hand_over(self, room: Sequence[memoryview]) -> int:
+        count = 0
+        for place in room:
+            part = self._plaintext[: len(place)]
+            place[: len(part)] = part
+            self._plaintext = self._plaintext[len(part) :]
+            count += len(part)
+        return count
+
+    # -- the end
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def _invalid_tag() -> type[Exception]:
+    from cryptography.exceptions import InvalidTag
+
+    return InvalidTag
+
+
+def _nonce(number: int) -> bytes:
+    return number.to_bytes(_NONCE_BYTES, "little")

@@ -1,0 +1,166 @@
+"""A lane whose large payloads lie in memory that both ends share. Headers, and all that is small, go by the socket.
+
+To the rooms above it is a lane like any other. A payload is copied into a slot of our arena and has left then; the peer
+reads it there. When no slot is free, frames of bulk wait in the queue as they do when the kernel takes no more.
+
+Rules:
+- On an express lane nothing waits for a slot: without one, the payload goes by the socket. A small collective may be
+  over here before its last frames have left. Its caller may then compute for long or leave the ring, and nobody sees
+  to slots meanwhile; what the kernel has got is delivered all the same.
+- A slot is released as soon as `arrived` returns, or before: nothing that waits for somebody else may hold one. Ranks
+  that held slots while they wait for slots would wait for each other round the whole ring.
+- A frame whose payload is in a slot can't be forgotten any more, or the slot would be lost: it leaves.
+"""
+
+from socket import socket as Socket
+from typing import Any
+
+from ringwide.protocol.frame import HEADER_BYTES, Header
+from ringwide.protocol.frame_reader import REFERENCE, SPILLED
+from ringwide.transport.buffers import PayloadOwner, QueuedFrame, Scratch
+from ringwide.transport.lane import Lane
+from ringwide.transport.shm_arena import ArenaReader, ArenaWriter
+from ringwide.transport.wire import PlainWire
+
+INLINE_BYTES = 4 * 1024
+"""Up to here the socket is as fast."""
+_SPILLED = REFERENCE.pack(SPILLED)
+
+
+class SharedWire(PlainWire):
+    """A Unix-domain socket, and an arena for each direction."""
+
+    __slots__ = ("incoming", "outgoing")
+
+    def __init__(self, sock: Socket, outgoing: ArenaWriter, incoming: ArenaReader) -> None:
+        super().__init__(sock)
+        self.outgoing, self.incoming = outgoing, incoming
+
+    def close(self) -> None:
+        super().close()
+        self.outgoing.close()
+        self.incoming.close()
+
+
+class SharedScratch(Scratch):
+    """Knows where the payload lies that has just come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.payload: memoryview | None = None
+
+    def glance(self, nbytes: int) -> memoryview:
+        return super().glance(nbytes) if self.payload is None else self.payload
+
+
+class SharedLane(Lane):
+    """One connection to a rank on this machine."""
+
+    def __init__(self, wire: SharedWire, *, limit_bytes: int, **plain: Any) -> None:
+        self._outgoing, self._incoming = wire.outgoing, wire.incoming
+        self._holds_up_to = min(wire.outgoing.shape.slot_bytes, limit_bytes)
+        self._ringing = False  # we wait for a free slot
+        self._reserved = (0, 0)  # slot, bytes
+        super().__init__(wire, shared=self, limit_bytes=limit_bytes, **plain)
+        self.transport = "memory"
+        self._spills = self.index == 0
+        self.scratch: SharedScratch = SharedScratch()
+
+    def holds(self, payload_bytes: int) -> bool:
+        return INLINE_BYTES < payload_bytes <= self._holds_up_to
+
+    # -- sending
+
+    def send(
+        self, header: bytes, payload: memoryview, *, owner: PayloadOwner | None = None, collective: int = 0
+    ) -> None:
+        if self._mute or not self.holds(len(payload)):
+            super().send(header, payload, owner=owner, collective=collective)
+            return
+        room = self.reserve(len(payload))
+        if room is None:
+            if not self._queue and self._spills:
+                super().send(header + _SPILLED, payload, owner=owner, collective=collective)
+                return
+            if not self._queue:
+                self._await_slot(True)
+            self._queue.append(QueuedFrame(self._own_or_copy([header, payload], owner), owner, collective, False))
+            return
+        room[:] = payload
+        self.send_reserved(header)
+        if owner is not None:
+            owner.sent()
+
+    def reserve(self, nbytes: int) -> memoryview | None:
+        if self._mute or self._queue or not self.holds(nbytes) or (slot := self._outgoing.take()) is None:
+            return None
+        self._reserved = (slot, nbytes)
+        return self._outgoing.view(slot, nbytes)
+
+    def send_reserved(self, header: bytes) -> None:
+        slot, nbytes = self._reserved
+        self.bytes_sent += nbytes - REFERENCE.size
+        super().send(header, memoryview(REFERENCE.pack(slot)))
+
+    def _leaving(self, parcel: QueuedFrame) -> list[memoryview | bytes]:
+        header, payload = parcel.views
+        if not self.holds(len(payload)):
+            return parcel.views
+        header = bytes(header[:HEADER_BYTES])  # without what may stand there because there was no slot before
+        slot = self._outgoing.take()
+        if slot is None and self._spills:
+            return [header + _SPILLED, payload]
+        if slot is None:
+            self._await_slot(True)
+            return []
+        self._outgoing.view(slot, len(payload))[:] = payload
+        self.bytes_sent += len(payload) - REFERENCE.size
+        parcel.views, parcel.started = [header, REFERENCE.pack(slot)], True
+        return parcel.views
+
+    def _await_slot(self, wanted: bool) -> None:
+        if wanted and not self._ringing:
+            self._loop.add_reader(self._outgoing.bell, self._slot_freed)
+        elif self._ringing and not wanted:
+            self._loop.remove_reader(self._outgoing.bell)
+        self._ringing = wanted
+
+    def _slot_freed(self) -> None:
+        self._await_slot(False)
+        self._writable()
+
+    # -- receiving
+
+    def arrived(self, header: Header, slot: int) -> bool:
+        """A payload lies in a slot: let it be read there, or copied to where it belongs."""
+        if self.ended:
+            self._hear_end()
+        payload = self._incoming.view(slot, header.payload_bytes)
+        self.scratch.payload = payload
+        place = self._events.landing(self, header)
+        self.scratch.payload = None
+        if place is None:
+            return False
+        self.bytes_received += header.payload_bytes - REFERENCE.size
+        if place is not payload:
+            place[:] = payload
+            self._incoming.release(slot)
+            self._events.arrived(self, header, place)
+        else:
+            self._events.arrived(self, header, place)
+            self._release_after(slot)
+        return True
+
+    def _release_after(self, slot: int) -> None:
+        if not self.closed:  # by whoever heard of it
+            self._incoming.release(slot)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._await_slot(False)
+        super().close()
+
+    def drop(self) -> None:
+        super().drop()
+        self._outgoing.close()
+        self._incoming.close()
