@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import ringwide
-from ringwide.interop import RingState, allreduce_hook
+from ringwide.torch import RingState, allreduce_hook
 
 Step = Callable[[], None]
 HOOK = "hook int8"

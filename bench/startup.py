@@ -10,7 +10,7 @@ import time
 
 import ringwide
 from bench.machine import describe_machine
-from ringwide import registration
+from ringwide.torch import registration
 
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
@@ -26,7 +26,7 @@ REGISTERING = """
 import time
 import torch.distributed
 began = time.perf_counter()
-from ringwide.registration import register
+from ringwide.torch import register
 register()
 assert torch.distributed.is_backend_available("ringwide")
 print(time.perf_counter() - began)

@@ -19,7 +19,7 @@ FLOORS = (
     ("background",),
     ("codec", "transport"),
     ("collective", "membership"),
-    ("mail",),
+    ("p2p",),
     ("awaitable", "claims"),
     ("buckets", "calls", "connections", "farewell", "observe", "written"),
     (
@@ -30,8 +30,8 @@ FLOORS = (
         "nonfinite",
     ),  # above the rooms that take plain arguments, never settings
     ("bringing", "exchange"),
-    ("correspondence",),
-    ("engine", "recipes"),
+    ("point_to_point",),
+    ("engine", "plans"),
     ("ring",),
     ("blocking", "training", "interop", "simulator"),
     ("experiment",),

@@ -11,9 +11,9 @@ from functools import partial
 
 import pytest
 
-from ringwide.background import Background, background
 from ringwide.errors import RingClosed
-from ringwide.pending import Pending
+from ringwide.runtime.background_loop import BackgroundLoop, background
+from ringwide.runtime.loop_call import LoopCall
 
 
 async def _value(value: int) -> int:
@@ -111,7 +111,7 @@ def test_cancelling_is_heard_inside(as_task: bool) -> None:
             cleaned.set()
 
     behind = background()
-    pending: Pending[None] = behind.start_task(wait) if as_task else behind.start(wait)
+    pending: LoopCall[None] = behind.start_task(wait) if as_task else behind.start(wait)
     behind.start(lambda: _value(0)).wait()  # it has begun by now
     pending.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -159,7 +159,7 @@ def test_what_was_left_open_is_closed_at_the_end(monkeypatch: pytest.MonkeyPatch
 
         return close
 
-    ending = Background()
+    ending = BackgroundLoop()
     for name in ("bad", "closed", "good"):
         ending.close_at_exit(name, closing(name))  # type: ignore[arg-type]
     for _ in range(2):
@@ -186,7 +186,7 @@ def test_nobody_waits_for_a_loop_that_has_ended() -> None:
 
     async def close(_: BaseException | None) -> None: ...
 
-    ending = Background()
+    ending = BackgroundLoop()
     under_way = [
         ending.start(wait),
         ending.start(wait, by_hand=True),
@@ -208,7 +208,7 @@ def test_nobody_waits_for_a_loop_that_something_has_ended() -> None:
     def leave() -> None:
         raise SystemExit
 
-    ending = Background()
+    ending = BackgroundLoop()
     pending = ending.start(lambda: asyncio.sleep(3600))
     ending.loop.call_soon_threadsafe(leave)
     with pytest.raises(RingClosed):
@@ -261,7 +261,7 @@ def test_a_forked_child_does_not_wait_for_its_parent() -> None:
     assert code == 23
 
 
-def _error_of(pending: Pending[None]) -> BaseException | None:
+def _error_of(pending: LoopCall[None]) -> BaseException | None:
     try:
         pending.wait()
     except BaseException as error:

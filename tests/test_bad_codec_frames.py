@@ -14,9 +14,9 @@ import pytest
 import ringwide
 from local_ring import Everyone, error_of, on_every_rank
 from ringwide import Ring
-from ringwide.collective.plan import Kind as Call
+from ringwide.collectives.plan import CollectiveKind as Call
 from ringwide.compression.codecs.registry import LOSSY, make
-from ringwide.protocol.frame import Kind, news, pack_data
+from ringwide.protocol.frame import FrameKind, news, pack_data
 
 SEGMENT = 64 * 1024
 COUNT = SEGMENT // 4 * 3  # one segment for each of three ranks
@@ -43,7 +43,7 @@ def encoded(name: str, array: Any = None) -> bytes:
 
 def data(ring: Ring, codec: int, payload: bytes, *, op: str = "mean", claims: int | None = None) -> bytes:
     """The first frame that the villain owes its successor in its next all-reduce, with another payload."""
-    (recipe,) = (found for key, found in ring._recipes._known.items() if key[0] is Call.ALLREDUCE and key[1] == op)
+    (call_plan,) = (found for key, found in ring._plans._known.items() if key[0] is Call.ALLREDUCE and key[1] == op)
     header = pack_data(
         codec=codec,
         bucket=0,
@@ -51,7 +51,7 @@ def data(ring: Ring, codec: int, payload: bytes, *, op: str = "mean", claims: in
         epoch=0,
         segment=2,  # its journey starts at rank 0
         collective=ring._engine.dispatcher.channels.default.next,
-        fingerprint=recipe.plan.fingerprint ^ copy(ring._calls._queues[""].callers.joined).next_mark(),
+        fingerprint=call_plan.plan.fingerprint ^ copy(ring._calls._queues[""].callers.joined).next_mark(),
         payload_bytes=len(payload) if claims is None else claims,
     )
     return header + payload
@@ -228,7 +228,7 @@ CHOICES = {
 @pytest.mark.parametrize("what", CHOICES)
 async def test_a_choice_that_may_not_be_made(what: str) -> None:
     settings, text, words = CHOICES[what]
-    victim, _ = await errors_after(lambda ring: news(Kind.CHOICE, text, fingerprint=5), settings, lane=0)
+    victim, _ = await errors_after(lambda ring: news(FrameKind.CHOICE, text, fingerprint=5), settings, lane=0)
     assert "rank 0 chose a codec" in victim
     assert words in victim
 
@@ -239,7 +239,7 @@ async def test_only_rank_0_chooses() -> None:
     async def act(ring: Ring) -> None:
         await all_ready.wait()
         if ring.rank == 2:
-            ring._engine.links[1].tell(news(Kind.CHOICE, "0 lz4 settled it is fast", fingerprint=5))
+            ring._engine.links[1].tell(news(FrameKind.CHOICE, "0 lz4 settled it is fast", fingerprint=5))
         error = await asyncio.wait_for(error_of(ring.allreduce(numbers(ring.rank))), PATIENCE_SECONDS)
         assert "rank 2 chose a codec" in str(error) or ring.rank == 2
         assert isinstance(error, ringwide.RemoteProtocolError if ring.rank == 1 else ringwide.PeerLost)
@@ -250,11 +250,11 @@ async def test_only_rank_0_chooses() -> None:
 async def test_an_honest_choice_holds_for_the_next_call() -> None:
     async def act(ring: Ring) -> None:
         await ring.allreduce(numbers(ring.rank), "sum")
-        (recipe,) = (found for key, found in ring._recipes._known.items() if key[0] is Call.ALLREDUCE)
+        (call_plan,) = (found for key, found in ring._plans._known.items() if key[0] is Call.ALLREDUCE)
         await ring.barrier()
         if ring.rank == 0:
             ring._engine.links[1].tell(
-                news(Kind.CHOICE, "0 lz4 settled the test says so", fingerprint=recipe.plan.fingerprint)
+                news(FrameKind.CHOICE, "0 lz4 settled the test says so", fingerprint=call_plan.plan.fingerprint)
             )
         await ring.barrier()
         result = await ring.allreduce(numbers(ring.rank), "sum")

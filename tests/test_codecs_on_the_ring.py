@@ -13,7 +13,7 @@ import torch
 import ringwide
 from local_ring import Everyone, error_of, on_every_rank
 from ringwide import Ring
-from ringwide.collective import coded, operation
+from ringwide.collectives import compressed_operation, operation
 from ringwide.compression import autotune
 from ringwide.compression.codecs.registry import LOSSLESS, LOSSY
 from ringwide.protocol.frame import HEADER_BYTES
@@ -258,7 +258,7 @@ async def test_much_that_waits_to_leave_harms_nothing(
     codec: dict[str, Any], threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond a limit payloads wait in the buckets themselves."""
-    for module in (coded, operation):
+    for module in (compressed_operation, operation):
         monkeypatch.setattr(module, "RELAYED_LIMIT_BYTES", SEGMENT)
     count = 50_000
 
@@ -404,8 +404,8 @@ async def test_a_job_that_fails_is_an_error_and_not_a_hang(monkeypatch: pytest.M
     async def act(ring: Ring) -> None:
         await all_ready.wait()
         if ring.rank == 1:
-            assert ring._engine.coder is not None
-            (codec,) = ring._engine.coder._codecs.values()
+            assert ring._engine.codec_policy is not None
+            (codec,) = ring._engine.codec_policy._codecs.values()
             monkeypatch.setattr(codec, "encode", no_memory)
         mine = noise(ring.rank)
         error = await error_of(ring.allreduce(mine))
@@ -659,14 +659,14 @@ class SlowWorld:
         self.seconds = seconds
 
     def install(self, ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
-        coder = ring._engine.coder
-        assert coder is not None
-        finished = coder.finished
+        codec_policy = ring._engine.codec_policy
+        assert codec_policy is not None
+        finished = codec_policy.finished
 
         def as_slow_as_said(plan: Any, codings: Any, seconds: float, ledgers: Any) -> Any:
             return finished(plan, codings, self.seconds[codings[0].codec_name], ledgers)
 
-        monkeypatch.setattr(coder, "finished", as_slow_as_said)
+        monkeypatch.setattr(codec_policy, "finished", as_slow_as_said)
 
 
 SLOW = {"none": 1.0, "lz4": 2.0, "lz4+shuffle": 2.0, "zlib": 2.0, "bf16": 0.5, "int8": 0.3}
@@ -678,7 +678,7 @@ async def test_auto_follows_the_network_and_says_why(
 ) -> None:
     monkeypatch.setattr(autotune, "QUIET_CALLS", 6)
     world = SlowWorld(SLOW)
-    caplog.set_level(logging.INFO, "ringwide.collective")
+    caplog.set_level(logging.INFO, "ringwide.compression")
 
     async def act(ring: Ring) -> list[str]:
         chosen = []

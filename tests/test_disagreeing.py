@@ -10,7 +10,7 @@ import pytest
 import ringwide
 from local_ring import error_of, on_every_rank
 from ringwide import Ring
-from ringwide.collective.plan import Part
+from ringwide.collectives.plan import BucketPlan
 
 Say = Callable[[Ring], Awaitable[Any]]
 CALLS: dict[str, Say] = {
@@ -18,7 +18,7 @@ CALLS: dict[str, Say] = {
     "small sum": lambda ring: ring.allreduce(np.ones(8)),
     "other sum": lambda ring: ring.allreduce(np.ones(9)),
     "large sum": lambda ring: ring.allreduce(np.ones(200_000)),
-    "gathering": lambda ring: ring.all_gather(np.ones(8)),
+    "formation": lambda ring: ring.all_gather(np.ones(8)),
     "broadcast": lambda ring: ring.broadcast(np.ones(8), root=ring.size - 1),
     "scattering": lambda ring: ring.reduce_scatter(np.ones(200_000)),
 }
@@ -28,7 +28,7 @@ SOON_SECONDS = 10
 
 def deep(monkeypatch: pytest.MonkeyPatch, fanout: int) -> None:
     """Trees with ranks that wait for children and have a parent, in small rings too."""
-    monkeypatch.setattr("ringwide.collective.plan.fanout_of", lambda size: fanout)
+    monkeypatch.setattr("ringwide.collectives.plan.fanout_of", lambda size: fanout)
 
 
 async def mismatches(ring: Ring, odd: int, most: Say, one: Say) -> bool:
@@ -97,7 +97,7 @@ async def test_any_difference_in_planning_is_a_mismatch_with_both_sides_named(di
 @pytest.mark.parametrize("difference", PLANNED_OTHERWISE)
 async def test_a_plan_outside_the_fingerprint_would_be_found(difference: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: without the plan in it, the fingerprint is that of what was asked for."""
-    monkeypatch.setattr(Part, "__str__", lambda part: "")
+    monkeypatch.setattr(BucketPlan, "__str__", lambda part: "")
     with pytest.raises(AssertionError):
         await test_any_difference_in_planning_is_a_mismatch_with_both_sides_named(difference, 1)
 

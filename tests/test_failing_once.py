@@ -28,11 +28,11 @@ import ringwide
 from local_ring import free_peers
 from ringwide import Ring
 from ringwide.bootstrap import accept
-from ringwide.collective import parting
-from ringwide.collective.collective import Collective
-from ringwide.collective.deadlines import TICK_SECONDS
-from ringwide.collective.express import ExpressOperation
-from ringwide.collective.operation import Operation
+from ringwide.collectives import peer_loss
+from ringwide.collectives.collective import Collective
+from ringwide.collectives.deadlines import TICK_SECONDS
+from ringwide.collectives.operation import Operation
+from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.transport.lane import Lane
 
 pytestmark = pytest.mark.timeout(600)  # much is computed
@@ -71,7 +71,9 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
     for name, error in SOCKET_CALLS.items():
         monkeypatch.setattr(socket.socket, name, _failing_call(faults, name, error), raising=False)
     for name, module in list(sys.modules.items()):
-        if name.startswith(("ringwide.membership", "ringwide.transport", "ringwide.protocol", "ringwide.collective")):
+        if name.startswith(
+            ("ringwide.bootstrap", "ringwide.health", "ringwide.transport", "ringwide.protocol", "ringwide.collectives")
+        ):
             monkeypatch.setattr(module, "bytearray", _failing_bytearray(faults, name), raising=False)
     monkeypatch.setattr(np, "empty", _failing_empty(faults, np.empty))
     return faults
@@ -196,7 +198,9 @@ def objects_left() -> list[str]:
     """Lanes and collectives that somebody still refers to. What was there before is frozen, and not listed."""
     gc.collect()
     return [
-        repr(thing) for thing in gc.get_objects() if isinstance(thing, Lane | Operation | ExpressOperation | Collective)
+        repr(thing)
+        for thing in gc.get_objects()
+        if isinstance(thing, Lane | Operation | SingleSegmentOperation | Collective)
     ]
 
 
@@ -207,7 +211,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Nor what is logged: pytest keeps it, with tracebacks, and in those all that must not be left.
     """
     monkeypatch.setattr(accept, "_PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(parting, "GOODBYE_GRACE_SECONDS", 0.02)
+    monkeypatch.setattr(peer_loss, "GOODBYE_GRACE_SECONDS", 0.02)
     logging.disable()  # this way: loggers remember whether they are enabled, and some may have been asked before
     yield
     logging.disable(logging.NOTSET)

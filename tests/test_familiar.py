@@ -10,7 +10,7 @@ import torch
 
 from local_ring import on_every_rank
 from ringwide import CollectiveMismatch, Ring
-from ringwide.familiar import Familiar
+from ringwide.runtime.call_cache import SmallTensorCache
 
 COUNT = 6
 
@@ -92,7 +92,7 @@ async def test_a_familiar_tensor_is_as_before_if_its_call_fails() -> None:
 
 
 async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringwide.familiar._REMEMBERED", 3)
+    monkeypatch.setattr("ringwide.runtime.call_cache._REMEMBERED", 3)
 
     async def act(ring: Ring) -> None:
         for count in range(1, 8):
@@ -103,7 +103,7 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_strangers_are_not_found() -> None:
-    familiar = Familiar()
+    familiar = SmallTensorCache()
     for value in (array(0), tensor(0), [array(0)], {"a": array(0)}, 1.0, None, "text"):
         assert familiar.find(value, "sum", "") is None
 

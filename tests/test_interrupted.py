@@ -16,7 +16,7 @@ import pytest
 import ringwide
 from interrupting import PATIENCE_SECONDS, Interrupted, Two, interrupted_at
 from local_ring import free_peers
-from ringwide.background import Background, background
+from ringwide.runtime.background_loop import BackgroundLoop, background
 
 SMALL, BULK = 4, 300_000
 SIGNALS = 60
@@ -68,7 +68,7 @@ def test_so_does_one_in_a_thread_that_is_not_the_main_one() -> None:
 def test_an_interrupt_after_the_end_of_the_loop_does_not_wait_for_it() -> None:
     async def call() -> None: ...
 
-    ended = Background()
+    ended = BackgroundLoop()
     ended.close()
     for instruction in itertools.count():
         try:

@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-import ringwide.correspondence
+import ringwide.runtime.engine
 from local_ring import on_every_rank
 from ringwide import Ring
-from ringwide.mail.office import PostOffice
+from ringwide.p2p.endpoint import Endpoint
 from ringwide.protocol.p2p import KEPT_LIMIT_BYTES
 
 MANY = 5000
@@ -22,8 +22,8 @@ Tags = list[int]
 
 @pytest.fixture(autouse=True)
 def keep(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    office = partial(PostOffice, kept_limit_bytes=room)
-    monkeypatch.setattr(ringwide.correspondence, "PostOffice", office)
+    endpoint = partial(Endpoint, kept_limit_bytes=room)
+    monkeypatch.setattr(ringwide.runtime.engine, "Endpoint", endpoint)
 
 
 def in_reverse(tags: Tags) -> Tags:

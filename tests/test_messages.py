@@ -275,10 +275,10 @@ async def test_who_gives_up_in_the_middle_is_named_to_the_other(who: str) -> Non
 
 async def until_under_way(ring: Ring) -> None:
     """Megabytes of a message have passed, and most of it has not."""
-    while mail_bytes(ring) < 1_000_000:  # noqa: ASYNC110 (bytes have no event)
+    while p2p_bytes(ring) < 1_000_000:  # noqa: ASYNC110 (bytes have no event)
         await asyncio.sleep(0)
 
 
-def mail_bytes(ring: Ring) -> int:
+def p2p_bytes(ring: Ring) -> int:
     lanes = [lane for link in ring.statistics().links for lane in link.lanes if lane.index == P2P_LANE]
     return sum(lane.bytes_sent + lane.bytes_received for lane in lanes)

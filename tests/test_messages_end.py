@@ -12,9 +12,9 @@ import torch
 import ringwide
 from local_ring import Everyone, error_of, free_peers, on_every_rank
 from ringwide import Ring
-from ringwide.mail.letter import Outgoing
-from ringwide.mail.office import PostOffice
-from ringwide.protocol.frame import Kind, news
+from ringwide.p2p.endpoint import Endpoint
+from ringwide.p2p.transfer import OutgoingTransfer
+from ringwide.protocol.frame import FrameKind, news
 from ringwide.protocol.p2p import P2P_LANE
 
 LARGE = 4_000_000
@@ -110,7 +110,7 @@ async def test_a_message_that_nobody_sends_times_out_and_the_ring_works_on(caplo
     async def act(ring: Ring) -> None:
         if ring.rank == 0:
             place = np.full(3, -1.0)
-            with caplog.at_level(logging.WARNING, "ringwide.mail"):
+            with caplog.at_level(logging.WARNING, "ringwide.p2p"):
                 error = await error_of(ring.receive(place, 1, tag=6))
             assert isinstance(error, ringwide.CollectiveTimeout)
             assert error.waiting_for == (1,)
@@ -129,7 +129,7 @@ async def test_a_message_that_nobody_sends_times_out_and_the_ring_works_on(caplo
 async def test_while_a_message_is_awaited_signs_of_life_are_asked_for() -> None:
     """And silence of the one that is waited for ends the wait."""
 
-    class Vitals:
+    class HeartbeatSource:
         def __init__(self) -> None:
             self.watched, self.rested = asyncio.Event(), asyncio.Event()
 
@@ -146,18 +146,18 @@ async def test_while_a_message_is_awaited_signs_of_life_are_asked_for() -> None:
     over = Everyone(2)
 
     async def act(ring: Ring) -> None:
-        vitals = Vitals()
+        heartbeats = HeartbeatSource()
         if ring.rank == 0:
-            ring._engine.dispatcher.deadlines.vitals = vitals
+            ring._engine.dispatcher.deadlines.heartbeats = heartbeats
             first, second = (asyncio.create_task(ring.receive(np.zeros(1), 1, tag)) for tag in (0, 1))
-            await vitals.watched.wait()
+            await heartbeats.watched.wait()
             await asyncio.wait([first])
-            assert not vitals.rested.is_set()
-            ring._engine.dispatcher.parting.silent([1], 10.0)
+            assert not heartbeats.rested.is_set()
+            ring._engine.dispatcher.peer_loss.silent([1], 10.0)
             error = await error_of(second)
             assert isinstance(error, ringwide.PeerLost)
             assert "nothing was heard of it for 10 s" in str(error)
-            await vitals.rested.wait()
+            await heartbeats.rested.wait()
         else:
             await ring.send(np.zeros(1), to=0)
             error = await error_of(ring.receive(np.zeros(1)))
@@ -171,10 +171,10 @@ async def test_while_a_message_is_awaited_signs_of_life_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("frame", "lane", "words"),
     [
-        (news(Kind.ACCEPT, "", collective=40), P2P_LANE, "speaks of message 40"),
-        (news(Kind.GOODBYE, "it is done"), P2P_LANE, "kind 20 on a mail lane"),
-        (news(Kind.ABORT, "8 x", collective=1), P2P_LANE, "gave up on exchange 1 in strange words"),
-        (news(Kind.OFFER, "of what?", collective=1), 0, "a frame of mail on a lane for collectives"),
+        (news(FrameKind.ACCEPT, "", collective=40), P2P_LANE, "speaks of message 40"),
+        (news(FrameKind.GOODBYE, "it is done"), P2P_LANE, "kind 20 on a p2p lane"),
+        (news(FrameKind.ABORT, "8 x", collective=1), P2P_LANE, "gave up on exchange 1 in strange words"),
+        (news(FrameKind.OFFER, "of what?", collective=1), 0, "a p2p frame on a lane for collectives"),
         (b"GET / HTTP/1.1\r\nHost: somewhere.example\r\nAccept: */*\r\n\r\n", P2P_LANE, "not a ringwide frame"),
     ],
     ids=["answer", "goodbye", "words", "lane", "stranger"],
@@ -212,7 +212,7 @@ class Moments:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._task: asyncio.Task[Any] | None = None
         self._left = 0
-        for place, name in ((PostOffice, "landing"), (PostOffice, "arrived"), (Outgoing, "sent")):
+        for place, name in ((Endpoint, "landing"), (Endpoint, "arrived"), (OutgoingTransfer, "sent")):
             monkeypatch.setattr(place, name, self._counted(getattr(place, name)))
 
     def _counted(self, function: Any) -> Any:
@@ -272,7 +272,7 @@ async def test_a_message_that_is_cancelled_at_any_moment_arrives_or_does_not(
 
 
 async def to_and_fro(ring: Ring) -> None:
-    """When this returns, all that was on the mail lanes before has been heard."""
+    """When this returns, all that was on the p2p lanes before has been heard."""
     sent = asyncio.create_task(ring.send(np.ones(1), 1 - ring.rank, tag=1))
     await ring.receive(np.zeros(1), 1 - ring.rank, tag=1)
     await sent

@@ -13,9 +13,9 @@ import pytest
 
 import ringwide
 from local_ring import free_peers
-from ringwide import background as module
-from ringwide.background import Background, background
 from ringwide.errors import RingClosed
+from ringwide.runtime import background_loop as module
+from ringwide.runtime.background_loop import BackgroundLoop, background
 
 PATIENCE_SECONDS = 60
 
@@ -58,7 +58,7 @@ async def _value(value: int) -> int:
 
 
 def test_who_waits_on_the_loops_thread_hears_that_it_would_wait_for_itself() -> None:
-    async def waiting(behind: Background) -> list[str]:
+    async def waiting(behind: BackgroundLoop) -> list[str]:
         said = []
         for wait in (behind.start(never).wait, behind.pending(never).result, lambda: behind.call(never)):
             with pytest.raises(RuntimeError, match="waits for itself") as caught:
@@ -98,8 +98,8 @@ def test_a_finalizer_that_runs_while_the_loop_is_made_gets_a_loop(own_loop: None
         def __del__(self) -> None:
             got.append(background().call(lambda: _value(3)))
 
-    class Trash(list[Background]):
-        def append(self, loop: Background) -> None:
+    class Trash(list[BackgroundLoop]):
+        def append(self, loop: BackgroundLoop) -> None:
             trash.clear()
             super().append(loop)
 

@@ -21,7 +21,7 @@ from local_ring import error_of, free_peers, on_every_rank
 from ringwide import Ring
 from ringwide.bootstrap.form_ring import RingFormation
 from ringwide.compression.policy import CodecPolicy
-from ringwide.connections import Connections
+from ringwide.runtime.connections import Connections
 from ringwide.tensors.arithmetic import DTYPES, FLOATS, INTEGERS, OPERATIONS
 
 SIZES = [1, 2, 3, 4, 5]

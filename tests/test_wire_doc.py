@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.collective import early
+from ringwide.collectives import early_frames
 from ringwide.protocol import frame, handshake, heartbeat, key_proof, p2p
 from ringwide.transport import aead_wire
 from ringwide.transport.link import EXPRESS_BYTES, EXPRESS_MEMORY_BYTES
@@ -66,8 +66,8 @@ def test_the_limits() -> None:
         frame.NEWS_LIMIT_BYTES,
         EXPRESS_BYTES,
         EXPRESS_MEMORY_BYTES,
-        early.WINDOW,
-        early.LIMIT_BYTES_PER_PEER,
+        early_frames.WINDOW,
+        early_frames.LIMIT_BYTES_PER_PEER,
         aead_wire.RECORD_LIMIT_BYTES,
         handshake.RANKS_LIMIT,
         handshake.LANES_LIMIT,
@@ -100,7 +100,7 @@ def test_the_sign_of_life() -> None:
     ("number", "layout", "names"),
     [(0, p2p._TERMS, p2p.Offer._fields[1:-1]), (1, p2p._WANTED, p2p.Offer._fields[1:3])],
 )
-def test_the_payloads_of_mail(number: int, layout: struct.Struct, names: tuple[str, ...]) -> None:
+def test_the_payloads_of_p2p(number: int, layout: struct.Struct, names: tuple[str, ...]) -> None:
     order, *codes = layout.format
     rows, offset = [], 0
     for name, code in zip(names, codes, strict=True):
@@ -111,7 +111,7 @@ def test_the_payloads_of_mail(number: int, layout: struct.Struct, names: tuple[s
     assert offset == layout.size
 
 
-def test_what_is_said_of_mail() -> None:
+def test_what_is_said_of_p2p() -> None:
     meanings = dict(part.split(": ") for part in table_under("Mail")[0][4].split(", "))
     assert meanings == {
         str(int(p2p.Space.MESSAGES)): "a message",

@@ -10,14 +10,12 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ringwide.registration import register
-
 __version__ = "0.1.0"
 
 _HOME = {
     "join": "ringwide.ring",
     "Ring": "ringwide.ring",
-    "Call": "ringwide.awaitable",
+    "Call": "ringwide.runtime.call",
     "join_blocking": "ringwide.blocking",
     "BlockingRing": "ringwide.blocking",
     "RingConfig": "ringwide.config.ring_config",
@@ -44,10 +42,9 @@ _HOME = {
 __all__ = [*_HOME, "__version__"]
 
 if "torch.distributed" in sys.modules:  # else torch does this itself, when it is imported
-    register()
+    import_module("ringwide.torch")
 
 if TYPE_CHECKING:
-    from ringwide.awaitable import Call as Call
     from ringwide.blocking import BlockingRing as BlockingRing
     from ringwide.blocking import join_blocking as join_blocking
     from ringwide.config.ring_config import RingConfig as RingConfig
@@ -71,11 +68,12 @@ if TYPE_CHECKING:
     from ringwide.errors import TensorInUse as TensorInUse
     from ringwide.ring import Ring as Ring
     from ringwide.ring import join as join
+    from ringwide.runtime.call import Call as Call
 
 
 def __getattr__(name: str) -> Any:
-    if name == "interop":  # a room as a whole, which imports torch
-        return import_module("ringwide.interop")
+    if name == "torch":  # a room as a whole
+        return import_module("ringwide.torch")
     if name not in _HOME:
         raise AttributeError(f"module 'ringwide' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ringwide.background import Background, background
 from ringwide.config.ring_config import RingConfig
 from ringwide.observe.statistics import Statistics
-from ringwide.pending import Begin
 from ringwide.ring import Ring, join
+from ringwide.runtime.background_loop import BackgroundLoop, background
+from ringwide.runtime.loop_call import Begin
 
 T = TypeVar("T")
 Tensors = TypeVar("Tensors")
@@ -46,7 +46,7 @@ def join_blocking(
 class BlockingRing:
     """One rank's place in the ring, for callers that wait. Every call is documented at `Ring`."""
 
-    def __init__(self, ring: Ring, behind: Background) -> None:
+    def __init__(self, ring: Ring, behind: BackgroundLoop) -> None:
         self._ring, self._behind = ring, behind
 
     def __repr__(self) -> str:

@@ -80,8 +80,7 @@ def _place(arguments: argparse.Namespace) -> "AssignedRank":
 
 async def _check(arguments: argparse.Namespace) -> int:
     from ringwide.experiment.node.others import others_of
-    from ringwide.observe import table
-    from ringwide.observe.check import Row, check
+    from ringwide.observe.check import Row, check, document, header, line, verdict
     from ringwide.ring import join
 
     sizes, seconds = _sizes(arguments.sizes), _seconds(arguments.seconds_per_size)
@@ -91,15 +90,15 @@ async def _check(arguments: argparse.Namespace) -> int:
 
     def show(row: Row) -> None:
         if shows_rows:
-            print(table.line(row), flush=True)
+            print(line(row), flush=True)
 
     met = await others_of(place).meet(config, "check" if place.rank == 0 else None)
     async with join(rank=place.rank, peers=met.peers, config=config, listener=met.listener) as ring:
         if shows_rows:
-            print(table.header(), flush=True)
+            print(header(), flush=True)
         rows = await check(ring, sizes, seconds_per_size=seconds, on_row=show)
-    document = table.document(ring.rank, ring.size, rows)
-    print(document if arguments.json else table.verdict(ring.rank, ring.size, rows))
+    conclude = document if arguments.json else verdict
+    print(conclude(ring.rank, ring.size, rows))
     return 1 if any(row.wrong or row.wrong_here for row in rows) else 0
 
 

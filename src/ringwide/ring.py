@@ -10,20 +10,19 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, nullcontext
 from typing import Any, TypeVar
 
-from ringwide.awaitable import Call
 from ringwide.bootstrap.peers import Address, check_rank, load_peers
-from ringwide.bringing import Gathered, Packed, Share
-from ringwide.callers import Descent, noted_descent
-from ringwide.calls import InPlace, Prepared, Refusal
-from ringwide.collective.plan import Kind
+from ringwide.collectives.plan import CollectiveKind
+from ringwide.collectives.prepared import Gathered, InPlace, Packed, Prepared, ScatteredShare
 from ringwide.config.ring_config import RingConfig
-from ringwide.engine import Engine
 from ringwide.errors import JoinError
-from ringwide.familiar import Familiar
-from ringwide.farewell import Farewell, farewell
-from ringwide.messages import Message
 from ringwide.observe.statistics import Statistics
-from ringwide.recipes import Recipe, Recipes
+from ringwide.p2p.messages import Message
+from ringwide.runtime.call import Call
+from ringwide.runtime.call_cache import CallPlan, PlanCache, SmallTensorCache
+from ringwide.runtime.call_queue import Refusal
+from ringwide.runtime.callers import Descent, noted_descent
+from ringwide.runtime.engine import Engine
+from ringwide.runtime.signals import LeaveRequest, leave_on_signal
 from ringwide.tensors.bucket import Label
 from ringwide.tensors.gather_buffer import GatherBuffer, require_room
 from ringwide.tensors.leaves import Leaf, Signature, array_of, leaf_of, leaves_of, portable
@@ -49,7 +48,11 @@ async def join(
     that listens already, for a port that was chosen by the kernel; the ring closes it, however the block ends. Raises
     `ConfigError` for what is wrong here, `JoinError` for what is wrong between ranks.
     """
-    with closing(listener) if listener is not None else nullcontext(), farewell() as told, noted_descent() as descent:
+    with (
+        closing(listener) if listener is not None else nullcontext(),
+        leave_on_signal() as told,
+        noted_descent() as descent,
+    ):
         addresses = load_peers(peers)
         check_rank(rank, len(addresses), str(peers) if isinstance(peers, str | os.PathLike) else "the list of peers")
         engine = _made(rank, addresses, config or RingConfig(), told, descent)
@@ -66,7 +69,7 @@ async def join(
             await engine.leave("it is done")
 
 
-def _made(rank: int, addresses: Sequence[Address], config: RingConfig, told: Farewell, descent: Descent) -> Engine:
+def _made(rank: int, addresses: Sequence[Address], config: RingConfig, told: LeaveRequest, descent: Descent) -> Engine:
     try:
         return Engine(rank, addresses, config, told, descent)
     except OSError as error:  # out of descriptors, for example
@@ -78,8 +81,8 @@ class Ring:
 
     def __init__(self, rank: int, size: int, config: RingConfig, engine: Engine) -> None:
         self.rank, self.size, self.config, self._engine, self._calls = rank, size, config, engine, engine.calls
-        self._recipes = Recipes(engine.planner, size=size, half_precision=config.half_precision)
-        self._familiar = Familiar()
+        self._plans = PlanCache(engine.planner, size=size, half_precision=config.half_precision)
+        self._small_tensors = SmallTensorCache()
         self._inspector = None if config.on_nonfinite == "ignore" else Inspector(rank, time=time.monotonic)
 
     def __repr__(self) -> str:
@@ -101,15 +104,15 @@ class Ring:
         """
 
         def prepare(gated: bool) -> Prepared[Tensors]:
-            familiar = None if gated else self._familiar.find(tensors, op, bucket)
-            if familiar is not None:
-                return InPlace(*familiar, tensors)
+            small_tensors = None if gated else self._small_tensors.find(tensors, op, bucket)
+            if small_tensors is not None:
+                return InPlace(*small_tensors, tensors)
             leaves, signature = leaves_of(tensors)
-            recipe = self._recipes.find(Kind.ALLREDUCE, signature, op=op, bucket=bucket, gated=gated)
+            call_plan = self._plans.find(CollectiveKind.ALLREDUCE, signature, op=op, bucket=bucket, gated=gated)
             _require_writable(leaves, signature.names)
             if self._inspector is None and not gated:
-                self._familiar.learn(tensors, op, bucket, recipe.plan, recipe.groups)
-            return self._packed(recipe, leaves, tensors, signature, bucket)
+                self._small_tensors.learn(tensors, op, bucket, call_plan.plan, call_plan.groups)
+            return self._packed(call_plan, leaves, tensors, signature, bucket)
 
         return self._calls.make(prepare, channel)
 
@@ -119,10 +122,10 @@ class Ring:
         def prepare(gated: bool) -> Prepared[Tensors]:
             self._require_rank(root, "root")
             leaves, signature = leaves_of(tensors)
-            recipe = self._recipes.find(Kind.REDUCE, signature, op=op, root=root, gated=gated)
+            call_plan = self._plans.find(CollectiveKind.REDUCE, signature, op=op, root=root, gated=gated)
             if self.rank == root:
                 _require_writable(leaves, signature.names)
-            return self._packed(recipe, leaves, tensors, signature, replaces=self.rank == root, reads=False)
+            return self._packed(call_plan, leaves, tensors, signature, replaces=self.rank == root, reads=False)
 
         return self._calls.make(prepare, channel)
 
@@ -135,14 +138,14 @@ class Ring:
         def prepare(gated: bool) -> Prepared[Any]:
             leaf, place = leaf_of(tensor), None if into is None else leaf_of(into, "into")
             signature = leaves_of(tensor)[1]
-            recipe = self._recipes.find(Kind.REDUCE_SCATTER, signature, op=op, gated=gated)
-            count = recipe.groups[0].count
+            call_plan = self._plans.find(CollectiveKind.REDUCE_SCATTER, signature, op=op, gated=gated)
+            count = call_plan.groups[0].count
             share = slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
             if place is not None:
                 require_room(place, share.stop - share.start, leaf.dtype, f"the share of rank {self.rank}")
-            bundle = Bundle([leaf], recipe.groups, self._engine.pool, copies=True)
-            self._inspect(recipe, bundle, signature)
-            return Share(recipe.plan, bundle, leaf, share, place, into)
+            bundle = Bundle([leaf], call_plan.groups, self._engine.pool, copies=True)
+            self._inspect(call_plan, bundle, signature)
+            return ScatteredShare(call_plan.plan, bundle, leaf, share, place, into)
 
         return self._calls.make(prepare, channel)
 
@@ -154,11 +157,11 @@ class Ring:
 
         def prepare(gated: bool) -> Prepared[Any]:
             leaf, place = leaf_of(tensor), None if into is None else leaf_of(into, "into")
-            recipe = self._recipes.find(Kind.ALL_GATHER, leaves_of(tensor)[1], gated=gated)
+            call_plan = self._plans.find(CollectiveKind.ALL_GATHER, leaves_of(tensor)[1], gated=gated)
             if place is not None:
-                require_room(place, self.size * recipe.groups[0].count, leaf.dtype, f"what {self.size} ranks bring")
+                require_room(place, self.size * call_plan.groups[0].count, leaf.dtype, f"what {self.size} ranks bring")
             collected = GatherBuffer(leaf, place, rank=self.rank, size=self.size, pool=self._engine.pool)
-            return Gathered(recipe.plan, collected, leaf, place, into)
+            return Gathered(call_plan.plan, collected, leaf, place, into)
 
         return self._calls.make(prepare, channel)
 
@@ -168,17 +171,17 @@ class Ring:
         def prepare(gated: bool) -> Prepared[Tensors]:
             self._require_rank(root, "root")
             leaves, signature = leaves_of(tensors)
-            recipe = self._recipes.find(Kind.BROADCAST, signature, root=root, gated=gated)
+            call_plan = self._plans.find(CollectiveKind.BROADCAST, signature, root=root, gated=gated)
             if self.rank != root:
                 _require_writable(leaves, signature.names)
-            return self._packed(recipe, leaves, tensors, replaces=self.rank != root)
+            return self._packed(call_plan, leaves, tensors, replaces=self.rank != root)
 
         return self._calls.make(prepare, channel)
 
     def barrier(self, *, channel: str = "") -> Call[None]:
         """Return when every rank has called this."""
         return self._calls.make(
-            lambda _: Prepared(self._recipes.find(Kind.BARRIER, _NO_TENSORS).plan, (), None), channel
+            lambda _: Prepared(self._plans.find(CollectiveKind.BARRIER, _NO_TENSORS).plan, (), None), channel
         )
 
     def made_for(self, who: object) -> None:
@@ -200,7 +203,7 @@ class Ring:
 
         def prepare() -> Message[None]:
             self._require_rank(to, "to")
-            return self._engine.correspondence.messages.sending(leaf_of(tensor), to, tag)
+            return self._engine.point_to_point.messages.sending(leaf_of(tensor), to, tag)
 
         return self._calls.make_message(prepare)
 
@@ -215,7 +218,7 @@ class Ring:
                 self._require_rank(source, "source")
             leaf = leaf_of(tensor)
             leaf.require_writable("")
-            return self._engine.correspondence.messages.receiving(leaf, source, tag)
+            return self._engine.point_to_point.messages.receiving(leaf, source, tag)
 
         return self._calls.make_message(prepare)
 
@@ -233,7 +236,7 @@ class Ring:
         """
 
         def prepare(gated: bool) -> Prepared[None]:
-            exchanges = self._engine.correspondence.exchanges
+            exchanges = self._engine.point_to_point.exchanges
             sent = self._leaves_for_all(outgoing, "outgoing")
             expected = self._leaves_for_all(incoming, "incoming")
             for rank, leaf in enumerate(expected):
@@ -260,7 +263,7 @@ class Ring:
 
     def state_dict(self) -> dict[str, Any]:
         """What lossy codecs still owe to each bucket of this rank: torch tensors if torch is loaded, else arrays."""
-        kept = () if self._engine.coder is None else self._engine.coder.feedback.items()
+        kept = () if self._engine.codec_policy is None else self._engine.codec_policy.feedback.items()
         return {label.name: {"what": label.what, "error": portable(error)} for label, error in kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -272,10 +275,10 @@ class Ring:
             if not isinstance(kept, Mapping) or set(kept) != {"what", "error"}:
                 raise ValueError(f"this is not from Ring.state_dict(): {name!r} has {kept!r}, not a what and an error")
             loaded[Label(name, str(kept["what"]))] = array_of(kept["error"], name)
-        if self._engine.coder is None and loaded:
+        if self._engine.codec_policy is None and loaded:
             logger.warning("codec none has no use for what another codec still owed to %d buckets", len(loaded))
-        elif self._engine.coder is not None:
-            self._engine.coder.feedback.replace(loaded)
+        elif self._engine.codec_policy is not None:
+            self._engine.codec_policy.feedback.replace(loaded)
 
     def _require_rank(self, rank: int, role: str) -> None:
         if not 0 <= rank < self.size:
@@ -283,7 +286,7 @@ class Ring:
 
     def _packed(
         self,
-        recipe: Recipe,
+        call_plan: CallPlan,
         leaves: Sequence[Leaf],
         tensors: Tensors,
         inspected: Signature | None = None,
@@ -293,17 +296,17 @@ class Ring:
         reads: bool = True,
     ) -> Packed[Tensors]:
         """`replaces`: the result goes into the tensors. Else they are only read, for as long as the call is open."""
-        bundle = Bundle(leaves, recipe.groups, self._engine.pool, copies=not (replaces or reads))
+        bundle = Bundle(leaves, call_plan.groups, self._engine.pool, copies=not (replaces or reads))
         if inspected is not None:
-            self._inspect(recipe, bundle, inspected, bucket)
-        return Packed(recipe.plan, bundle, leaves, tensors, replaces=replaces, reads=reads)
+            self._inspect(call_plan, bundle, inspected, bucket)
+        return Packed(call_plan.plan, bundle, leaves, tensors, replaces=replaces, reads=reads)
 
-    def _inspect(self, recipe: Recipe, bundle: Bundle, signature: Signature, bucket: str = "") -> None:
+    def _inspect(self, call_plan: CallPlan, bundle: Bundle, signature: Signature, bucket: str = "") -> None:
         """Numbers that are not finite may not take part, if that is what `on_nonfinite` says."""
         inspector = self._inspector
         if inspector is None:
             return
-        finding = inspector.find(recipe.groups, bundle.numbers, signature, bucket)
+        finding = inspector.find(call_plan.groups, bundle.numbers, signature, bucket)
         if finding is not None and self.config.on_nonfinite == "raise":
             bundle.discard()
             raise Refusal(str(finding), finding.error)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ringwide.collective.plan import Kind, Plan, Planner, Request
-from ringwide.compression import policy as coder_module
+from ringwide.collectives.plan import CollectiveKind, Plan, Planner, Request
+from ringwide.compression import policy as codec_policy_module
 from ringwide.compression.autotune import MEASURED_CALLS, SETTLING_CALLS, Decision
 from ringwide.compression.codecs.base import Array
 from ringwide.compression.codecs.registry import AUTO, LOSSLESS, LOSSY, make
@@ -25,13 +25,15 @@ SMALL = Planner(rank=0, size=SIZE, segment_bytes=4096, algorithm="auto", tree_by
 CALLS_PER_TRIAL = SETTLING_CALLS + MEASURED_CALLS
 
 
-def coder_of(*codecs: str, rank: int = 0, **settings: Any) -> CodecPolicy:
+def codec_policy_of(*codecs: str, rank: int = 0, **settings: Any) -> CodecPolicy:
     chosen = AUTO if settings.get("auto") else [make(name) for name in codecs]
     settings = {"allow_lossy": True, "threshold_bytes": 0, "error_feedback": True, **settings}
     return CodecPolicy(rank=rank, codecs=chosen, time=lambda: 0.0, **settings)
 
 
-def plan_of(kind: Kind = Kind.ALLREDUCE, dtype: str = "float32", count: int = COUNT, what: str = "x") -> Plan:
+def plan_of(
+    kind: CollectiveKind = CollectiveKind.ALLREDUCE, dtype: str = "float32", count: int = COUNT, what: str = "x"
+) -> Plan:
     return PLANNER.plan(Request(kind, what, (BucketShape(dtype, count, np.dtype(dtype).itemsize),)))
 
 
@@ -42,10 +44,10 @@ def numbers_of(dtype: str = "float32", op: str = "mean", *, count: int = COUNT, 
     return Bucket(ours, None, arithmetic.combine, arithmetic.finish, arithmetic.weight, label)
 
 
-def coding_for(coder: CodecPolicy, numbers: Bucket, plan: Plan | None = None) -> CodecJobs:
-    coding = coder.coding(plan or plan_of(), 0, numbers)
-    assert coding is not None
-    return coding
+def codec_jobs_for(codec_policy: CodecPolicy, numbers: Bucket, plan: Plan | None = None) -> CodecJobs:
+    codec_jobs = codec_policy.codec_jobs(plan or plan_of(), 0, numbers)
+    assert codec_jobs is not None
+    return codec_jobs
 
 
 # -- fixed
@@ -53,7 +55,7 @@ def coding_for(coder: CodecPolicy, numbers: Bucket, plan: Plan | None = None) ->
 
 @pytest.mark.parametrize("name", [*LOSSY, *LOSSLESS[1:]])
 def test_a_fixed_codec_is_the_codec_of_every_bucket_that_it_carries(name: str) -> None:
-    assert coding_for(coder_of(name), numbers_of()).codec_name == name
+    assert codec_jobs_for(codec_policy_of(name), numbers_of()).codec_name == name
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
@@ -64,99 +66,99 @@ def test_a_lossy_codec_is_for_sums_of_floats_and_nothing_else(dtype: str, op: st
     allowed = dtype in FLOATS and op in ("sum", "mean")
     numbers = numbers_of(dtype, op)
     for name in LOSSY:
-        coding = coding_for(coder_of(name), numbers)
-        assert (coding.codec_name, coding.may_lose) == ((name, True) if allowed else ("none", False))
-    assert coding_for(coder_of("lz4"), numbers).codec_name == "lz4"
+        codec_jobs = codec_jobs_for(codec_policy_of(name), numbers)
+        assert (codec_jobs.codec_name, codec_jobs.may_lose) == ((name, True) if allowed else ("none", False))
+    assert codec_jobs_for(codec_policy_of("lz4"), numbers).codec_name == "lz4"
 
 
-@pytest.mark.parametrize("kind", [Kind.BROADCAST, Kind.ALL_GATHER])
+@pytest.mark.parametrize("kind", [CollectiveKind.BROADCAST, CollectiveKind.ALL_GATHER])
 @pytest.mark.parametrize("name", LOSSY)
-def test_what_is_only_passed_on_loses_nothing(name: str, kind: Kind) -> None:
+def test_what_is_only_passed_on_loses_nothing(name: str, kind: CollectiveKind) -> None:
     flat = np.ones(COUNT, np.float32)
-    coding = coding_for(coder_of(name), Bucket(flat, None, np.add), plan_of(kind))
-    assert (coding.codec_name, coding.may_lose) == ("none", False)
+    codec_jobs = codec_jobs_for(codec_policy_of(name), Bucket(flat, None, np.add), plan_of(kind))
+    assert (codec_jobs.codec_name, codec_jobs.may_lose) == ("none", False)
 
 
 def test_without_permission_there_is_no_lossy_codec() -> None:
-    coder = coder_of("bf16", "lz4", allow_lossy=False)
-    coding = coding_for(coder, numbers_of())
-    assert (coding.codec_name, coding.may_lose) == ("lz4", False)
+    codec_policy = codec_policy_of("bf16", "lz4", allow_lossy=False)
+    codec_jobs = codec_jobs_for(codec_policy, numbers_of())
+    assert (codec_jobs.codec_name, codec_jobs.may_lose) == ("lz4", False)
 
 
 def test_buckets_that_do_not_go_round_the_ring_are_not_encoded() -> None:
-    small = SMALL.plan(Request(Kind.ALLREDUCE, "x", (BucketShape("float32", 100, 4),)))
-    assert coder_of("bf16").coding(small, 0, numbers_of(count=100)) is None
-    assert coder_of("bf16").coding(plan_of(count=0), 0, numbers_of(count=0)) is None
+    small = SMALL.plan(Request(CollectiveKind.ALLREDUCE, "x", (BucketShape("float32", 100, 4),)))
+    assert codec_policy_of("bf16").codec_jobs(small, 0, numbers_of(count=100)) is None
+    assert codec_policy_of("bf16").codec_jobs(plan_of(count=0), 0, numbers_of(count=0)) is None
 
 
 @pytest.mark.parametrize(("threshold", "codec"), [(4000, "bf16"), (4001, "none")])
 def test_a_bucket_whose_segments_are_all_below_the_threshold_travels_raw(threshold: int, codec: str) -> None:
     """8000 numbers of 4 bytes for 4 ranks: 8 segments of 4000 bytes."""
-    assert coding_for(coder_of("bf16", threshold_bytes=threshold), numbers_of()).codec_name == codec
+    assert codec_jobs_for(codec_policy_of("bf16", threshold_bytes=threshold), numbers_of()).codec_name == codec
 
 
 # -- error feedback
 
 
-def owe(coder: CodecPolicy, label: Label, value: float = 0.25) -> None:
-    coder.feedback.replace({label: np.full(COUNT, value, np.float32)})
+def owe(codec_policy: CodecPolicy, label: Label, value: float = 0.25) -> None:
+    codec_policy.feedback.replace({label: np.full(COUNT, value, np.float32)})
 
 
 def test_a_lossy_codec_has_feedback_and_it_is_kept_when_the_collective_succeeds() -> None:
-    coder = coder_of("bf16")
-    coding = coding_for(coder, numbers_of(name="b"))
-    assert coding.feedback is not None
-    coding.feedback.next[:] = 0.5
-    coding.succeed()
-    ((label, error),) = coder.feedback.items()
+    codec_policy = codec_policy_of("bf16")
+    codec_jobs = codec_jobs_for(codec_policy, numbers_of(name="b"))
+    assert codec_jobs.feedback is not None
+    codec_jobs.feedback.next[:] = 0.5
+    codec_jobs.succeed()
+    ((label, error),) = codec_policy.feedback.items()
     assert label.name == "b"
     assert (error == 0.5).all()
 
 
 def test_a_collective_that_fails_leaves_what_was_owed() -> None:
-    coder = coder_of("bf16")
-    owe(coder, Label("b", "what"))
-    coding = coding_for(coder, numbers_of(name="b"))
-    assert coding.feedback is not None
-    coding.feedback.next[:] = 9.0
-    coding.abandon()
-    ((_, error),) = coder.feedback.items()
+    codec_policy = codec_policy_of("bf16")
+    owe(codec_policy, Label("b", "what"))
+    codec_jobs = codec_jobs_for(codec_policy, numbers_of(name="b"))
+    assert codec_jobs.feedback is not None
+    codec_jobs.feedback.next[:] = 9.0
+    codec_jobs.abandon()
+    ((_, error),) = codec_policy.feedback.items()
     assert (error == 0.25).all()
 
 
 @pytest.mark.parametrize("name", ["lz4", "zlib"])
 def test_a_lossless_codec_pays_what_is_owed_and_then_owes_nothing(name: str) -> None:
-    coder = coder_of(name)
-    assert coding_for(coder, numbers_of(name="b")).feedback is None
-    owe(coder, Label("b", "what"))
-    coding = coding_for(coder, numbers_of(name="b"))
-    assert coding.feedback is not None
-    assert (coding.feedback.last == 0.25).all()
-    coding.succeed()
-    assert list(coder.feedback.items()) == []
+    codec_policy = codec_policy_of(name)
+    assert codec_jobs_for(codec_policy, numbers_of(name="b")).feedback is None
+    owe(codec_policy, Label("b", "what"))
+    codec_jobs = codec_jobs_for(codec_policy, numbers_of(name="b"))
+    assert codec_jobs.feedback is not None
+    assert (codec_jobs.feedback.last == 0.25).all()
+    codec_jobs.succeed()
+    assert list(codec_policy.feedback.items()) == []
 
 
 @pytest.mark.parametrize("op", ["min", "max", "prod"])
 def test_what_is_owed_to_a_sum_is_not_paid_to_anything_else(op: str) -> None:
     """The same tensors in another operation have the same label."""
-    coder = coder_of("bf16")
-    owe(coder, Label("b", "what"))
-    assert coding_for(coder, numbers_of(op=op, name="b")).feedback is None
-    assert Label("b", "what") in coder.feedback
+    codec_policy = codec_policy_of("bf16")
+    owe(codec_policy, Label("b", "what"))
+    assert codec_jobs_for(codec_policy, numbers_of(op=op, name="b")).feedback is None
+    assert Label("b", "what") in codec_policy.feedback
 
 
 def test_by_default_only_topk_has_error_feedback() -> None:
     for name in LOSSY:
-        feedback = coding_for(coder_of(name, error_feedback=None), numbers_of(name="b")).feedback
+        feedback = codec_jobs_for(codec_policy_of(name, error_feedback=None), numbers_of(name="b")).feedback
         assert (feedback is not None) == (name == "topk")
 
 
 def test_error_feedback_can_be_switched_off() -> None:
-    assert coding_for(coder_of("bf16", error_feedback=False), numbers_of(name="b")).feedback is None
+    assert codec_jobs_for(codec_policy_of("bf16", error_feedback=False), numbers_of(name="b")).feedback is None
 
 
 def test_numbers_without_a_label_have_no_feedback() -> None:
-    assert coding_for(coder_of("bf16"), numbers_of()).feedback is None
+    assert codec_jobs_for(codec_policy_of("bf16"), numbers_of()).feedback is None
 
 
 # -- auto
@@ -166,14 +168,14 @@ class Ring:
     """Rank 0 decides, rank 1 hears of it. A call takes as long as its codec says."""
 
     def __init__(self, seconds: dict[str, float], **settings: Any) -> None:
-        self.first, self.second = (coder_of(rank=rank, auto=True, **settings) for rank in (0, 1))
+        self.first, self.second = (codec_policy_of(rank=rank, auto=True, **settings) for rank in (0, 1))
         self.seconds = seconds
         self.told: list[Decision] = []
 
     def call(self, numbers: Bucket, plan: Plan | None = None) -> str:
         """The codec of one call."""
         plan = plan or plan_of()
-        codings = [coding_for(coder, numbers, plan) for coder in (self.first, self.second)]
+        codings = [codec_jobs_for(codec_policy, numbers, plan) for codec_policy in (self.first, self.second)]
         ledgers = {1: Ledger()}
         for index, decision in self.first.finished(plan, codings[:1], self.seconds[codings[0].codec_name], ledgers):
             self.told.append(decision)
@@ -231,7 +233,7 @@ def test_a_change_of_mind_is_one_line_in_the_log_and_in_the_statistics_of_each_r
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ring = Ring(SECONDS | {"int8": 0.6})
-    with caplog.at_level(logging.INFO, "ringwide.collective"):
+    with caplog.at_level(logging.INFO, "ringwide.compression"):
         assert ring.settle(numbers_of()) == "bf16"
         lines = list(caplog.messages)
         assert len(lines) == 1  # of the rank that decides
@@ -244,33 +246,33 @@ def test_a_change_of_mind_is_one_line_in_the_log_and_in_the_statistics_of_each_r
         assert len(caplog.messages) == 1
         assert "codec int8 instead of bf16: 5 s a call (" in caplog.messages[0]
         assert "calls took 10 s instead of 0.5 s" in caplog.messages[0]
-    for coder in (ring.first, ring.second):
-        (choice,) = coder.choices()
+    for codec_policy in (ring.first, ring.second):
+        (choice,) = codec_policy.choices()
         assert (choice.what, choice.bucket, choice.codec) == ("allreduce(x)", 0, "int8")
         assert "calls took 10 s instead of 0.5 s" in choice.reason
 
 
 def test_a_choice_that_stays_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
     ring = Ring(dict.fromkeys(SECONDS, 1.0))
-    with caplog.at_level(logging.INFO, "ringwide.collective"):
+    with caplog.at_level(logging.INFO, "ringwide.compression"):
         assert ring.settle(numbers_of()) == "none"
     assert caplog.messages == []
 
 
 def test_a_call_that_began_before_a_change_is_not_measured_as_the_new_codec() -> None:
-    coder, plan = coder_of(auto=True), plan_of()
+    codec_policy, plan = codec_policy_of(auto=True), plan_of()
     numbers = numbers_of()
-    late = [coding_for(coder, numbers, plan) for _ in range(20)]  # all of them raw
-    decisions = [decision for coding in late for _, decision in coder.finished(plan, [coding], 1.0, {})]
+    late = [codec_jobs_for(codec_policy, numbers, plan) for _ in range(20)]  # all of them raw
+    decisions = [decision for codec_jobs in late for _, decision in codec_policy.finished(plan, [codec_jobs], 1.0, {})]
     assert len(decisions) == 1  # raw was measured; what came later says nothing about the trial
     assert not decisions[0].settled
 
 
 def test_settings_of_one_codec_need_no_telling() -> None:
-    coder, plan = coder_of("bf16"), plan_of()
+    codec_policy, plan = codec_policy_of("bf16"), plan_of()
     for _ in range(50):
-        assert list(coder.finished(plan, [coding_for(coder, numbers_of(), plan)], 1.0, {})) == []
-    assert coder.choices() == ()
+        assert list(codec_policy.finished(plan, [codec_jobs_for(codec_policy, numbers_of(), plan)], 1.0, {})) == []
+    assert codec_policy.choices() == ()
 
 
 # -- hearing of a choice
@@ -279,18 +281,18 @@ HEARD = "0 bf16 settled it is fast"
 
 
 def test_a_choice_that_is_heard_before_the_call_holds_for_it() -> None:
-    coder, plan = coder_of(rank=1, auto=True), plan_of()
-    coder.hear_choice(0, plan.fingerprint, HEARD)
-    assert coding_for(coder, numbers_of(), plan).codec_name == "bf16"
-    (choice,) = coder.choices()
+    codec_policy, plan = codec_policy_of(rank=1, auto=True), plan_of()
+    codec_policy.hear_choice(0, plan.fingerprint, HEARD)
+    assert codec_jobs_for(codec_policy, numbers_of(), plan).codec_name == "bf16"
+    (choice,) = codec_policy.choices()
     assert (choice.codec, choice.reason) == ("bf16", "it is fast")
 
 
 @pytest.mark.parametrize("numbers", [numbers_of("int32", "sum"), numbers_of("float32", "max")])
 def test_a_lossy_choice_for_what_may_not_be_lost_changes_nothing(numbers: Bucket) -> None:
-    coder, plan = coder_of(rank=1, auto=True), plan_of()
-    coder.hear_choice(0, plan.fingerprint, HEARD)
-    assert coding_for(coder, numbers, plan).codec_name == "none"
+    codec_policy, plan = codec_policy_of(rank=1, auto=True), plan_of()
+    codec_policy.hear_choice(0, plan.fingerprint, HEARD)
+    assert codec_jobs_for(codec_policy, numbers, plan).codec_name == "none"
 
 
 @pytest.mark.parametrize(
@@ -309,57 +311,57 @@ def test_a_lossy_choice_for_what_may_not_be_lost_changes_nothing(numbers: Bucket
     ],
 )
 def test_a_choice_that_may_not_be_made_is_refused_by_name(peer: int, text: str, settings: dict[str, Any]) -> None:
-    coder = coder_of(rank=1, auto=True, **settings)
+    codec_policy = codec_policy_of(rank=1, auto=True, **settings)
     with pytest.raises(RemoteProtocolError, match=f"rank {peer} chose a codec that it may not choose"):
-        coder.hear_choice(peer, 5, text)
-    assert coder.choices() == ()
+        codec_policy.hear_choice(peer, 5, text)
+    assert codec_policy.choices() == ()
 
 
 def test_a_rank_with_a_codec_of_its_own_and_the_one_that_decides_hear_no_choices() -> None:
-    for coder in (coder_of("bf16", rank=1), coder_of(auto=True, rank=0)):
+    for codec_policy in (codec_policy_of("bf16", rank=1), codec_policy_of(auto=True, rank=0)):
         with pytest.raises(RemoteProtocolError):
-            coder.hear_choice(0, 5, HEARD)
+            codec_policy.hear_choice(0, 5, HEARD)
 
 
-def remembered(coder: CodecPolicy) -> int:
-    return max(len(found) for found in vars(coder).values() if isinstance(found, dict))
+def remembered(codec_policy: CodecPolicy) -> int:
+    return max(len(found) for found in vars(codec_policy).values() if isinstance(found, dict))
 
 
 def test_what_is_remembered_of_choices_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coder_module, "CHOICES_REMEMBERED", 20)
-    coder = coder_of(rank=1, auto=True)
+    monkeypatch.setattr(codec_policy_module, "CHOICES_REMEMBERED", 20)
+    codec_policy = codec_policy_of(rank=1, auto=True)
     for fingerprint in range(100):
-        coder.hear_choice(0, fingerprint, HEARD)
-    assert len(coder.choices()) == 20
-    assert remembered(coder) == 20
+        codec_policy.hear_choice(0, fingerprint, HEARD)
+    assert len(codec_policy.choices()) == 20
+    assert remembered(codec_policy) == 20
 
 
 def test_what_is_remembered_of_buckets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coder_module, "CHOICES_REMEMBERED", 20)
+    monkeypatch.setattr(codec_policy_module, "CHOICES_REMEMBERED", 20)
     for rank in (0, 1):
-        coder = coder_of(rank=rank, auto=True)
+        codec_policy = codec_policy_of(rank=rank, auto=True)
         for number in range(100):
-            coding_for(coder, numbers_of(), plan_of(what=str(number)))
-        assert remembered(coder) <= 20
+            codec_jobs_for(codec_policy, numbers_of(), plan_of(what=str(number)))
+        assert remembered(codec_policy) <= 20
 
 
 def test_hearing_again_of_what_is_remembered_forgets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coder_module, "CHOICES_REMEMBERED", 3)
-    coder = coder_of(rank=1, auto=True)
+    monkeypatch.setattr(codec_policy_module, "CHOICES_REMEMBERED", 3)
+    codec_policy = codec_policy_of(rank=1, auto=True)
     for fingerprint in (1, 2, 3, 3, 3, 3):
-        coder.hear_choice(0, fingerprint, HEARD)
-    assert len(coder.choices()) == 3
+        codec_policy.hear_choice(0, fingerprint, HEARD)
+    assert len(codec_policy.choices()) == 3
 
 
 # -- the threshold
 
 
 def test_the_threshold_follows_what_the_ledgers_say() -> None:
-    coder, plan = coder_of("bf16", threshold_bytes=None), plan_of()
+    codec_policy, plan = codec_policy_of("bf16", threshold_bytes=None), plan_of()
     ledger = Ledger(encode_seconds=0.001, decode_seconds=0.001)
     ledger.note_sent(make("bf16").number, 10_000_000, 5_000_000)
     ledger.note_sent(0, 1_000_000, 1_000_000)
-    codings: Sequence[CodecJobs | None] = [coding_for(coder, numbers_of(), plan)]
-    assert list(coder.finished(plan, codings, 0.06, {1: ledger})) == []
+    codings: Sequence[CodecJobs | None] = [codec_jobs_for(codec_policy, numbers_of(), plan)]
+    assert list(codec_policy.finished(plan, codings, 0.06, {1: ledger})) == []
     rate = 6_000_000 / 0.06
-    assert coder.threshold.nbytes == pytest.approx(100e-6 / (0.5 / rate - 0.002 / 10_000_000), rel=0.001)
+    assert codec_policy.threshold.nbytes == pytest.approx(100e-6 / (0.5 / rate - 0.002 / 10_000_000), rel=0.001)

@@ -39,7 +39,7 @@ def compressible(seed: int, count: int = COUNT) -> Array:
     return np.repeat(noise(seed, -(-count // 64)), 64)[:count].copy()
 
 
-def coding_of(
+def codec_jobs_of(
     ours: Array,
     codec: str | None,
     *,
@@ -59,7 +59,7 @@ def coding_of(
         may_lose=may_lose,
         feedback=feedback,
         keeps_errors=True,
-        on_end=lambda coding, end: None,
+        on_end=lambda codec_jobs, end: None,
         time=lambda: 0.0,
     )
 
@@ -97,41 +97,41 @@ def fresh_feedback(last: Array) -> Feedback:
 @pytest.mark.parametrize("codec", LOSSY)
 def test_a_segment_that_starts_here_is_encoded_and_the_own_numbers_stay(codec: str) -> None:
     ours = noise(1)
-    carried = coding_of(ours, codec).carry_out(SEND, ALL, memoryview(b""), RAW)
+    carried = codec_jobs_of(ours, codec).carry_out(SEND, ALL, memoryview(b""), RAW)
     assert carried.codec == make(codec).number
     assert np.array_equal(decoded(carried, ours), through(codec, noise(1)))
     assert np.array_equal(ours, noise(1))
 
 
 def test_a_relayed_sum_is_decoded_added_and_encoded_anew() -> None:
-    coding = coding_of(noise(1), "bf16")
-    carried = coding.carry_out(RELAY, ALL, encoded("bf16", noise(2)), make("bf16").number)
+    codec_jobs = codec_jobs_of(noise(1), "bf16")
+    carried = codec_jobs.carry_out(RELAY, ALL, encoded("bf16", noise(2)), make("bf16").number)
     assert np.array_equal(decoded(carried, noise(1)), through("bf16", through("bf16", noise(2)) + noise(1)))
-    assert np.array_equal(coding.numbers.ours, noise(1)), "a sum on its way is not ours to store"
+    assert np.array_equal(codec_jobs.numbers.ours, noise(1)), "a sum on its way is not ours to store"
 
 
 @pytest.mark.parametrize("codec", LOSSY)
 def test_the_owner_keeps_what_its_own_payload_decodes_to(codec: str) -> None:
-    coding = coding_of(noise(1), codec, weight=4.0)
-    carried = coding.carry_out(TOTAL, ALL, bytes_of(noise(2)), RAW)
+    codec_jobs = codec_jobs_of(noise(1), codec, weight=4.0)
+    carried = codec_jobs.carry_out(TOTAL, ALL, bytes_of(noise(2)), RAW)
     exact = (noise(2) + noise(1)) / np.float32(4.0)
-    assert np.array_equal(coding.numbers.ours, decoded(carried, exact))
-    assert np.array_equal(coding.numbers.ours, through(codec, exact))
-    assert not np.array_equal(coding.numbers.ours, exact)
+    assert np.array_equal(codec_jobs.numbers.ours, decoded(carried, exact))
+    assert np.array_equal(codec_jobs.numbers.ours, through(codec, exact))
+    assert not np.array_equal(codec_jobs.numbers.ours, exact)
 
 
 def test_a_total_that_goes_nowhere_loses_nothing_more() -> None:
-    coding = coding_of(noise(1), "bf16", weight=2.0)
-    carried = coding.carry_out(LAST_TOTAL, ALL, encoded("bf16", noise(2)), make("bf16").number)
+    codec_jobs = codec_jobs_of(noise(1), "bf16", weight=2.0)
+    carried = codec_jobs.carry_out(LAST_TOTAL, ALL, encoded("bf16", noise(2)), make("bf16").number)
     assert (carried.payload, carried.codec) == (None, RAW)
-    assert np.array_equal(coding.numbers.ours, (through("bf16", noise(2)) + noise(1)) / np.float32(2.0))
+    assert np.array_equal(codec_jobs.numbers.ours, (through("bf16", noise(2)) + noise(1)) / np.float32(2.0))
 
 
 @pytest.mark.parametrize("script", [KEEP, LAST_KEEP])
 def test_what_is_kept_goes_on_verbatim(script: Script) -> None:
-    coding, payload = coding_of(noise(1), "bf16"), encoded("bf16", noise(2))
-    carried = coding.carry_out(script, ALL, payload, make("bf16").number)
-    assert np.array_equal(coding.numbers.ours, through("bf16", noise(2)))
+    codec_jobs, payload = codec_jobs_of(noise(1), "bf16"), encoded("bf16", noise(2))
+    carried = codec_jobs.carry_out(script, ALL, payload, make("bf16").number)
+    assert np.array_equal(codec_jobs.numbers.ours, through("bf16", noise(2)))
     assert carried.codec == make("bf16").number
     assert carried.payload is (payload if script is KEEP else None)
 
@@ -139,8 +139,8 @@ def test_what_is_kept_goes_on_verbatim(script: Script) -> None:
 @pytest.mark.parametrize("script", [RELAY, TOTAL, KEEP])
 def test_another_codec_than_ours_is_understood(script: Script) -> None:
     """`auto` may have changed its mind: every frame says for itself how it is encoded."""
-    coding = coding_of(noise(1), "bf16")
-    carried = coding.carry_out(script, ALL, encoded("int8", noise(2)), make("int8").number)
+    codec_jobs = codec_jobs_of(noise(1), "bf16")
+    carried = codec_jobs.carry_out(script, ALL, encoded("int8", noise(2)), make("int8").number)
     assert carried.codec == make("int8" if script is KEEP else "bf16").number
     arrived = through("int8", noise(2))
     expected = arrived if script is KEEP else through("bf16", arrived + noise(1))
@@ -149,8 +149,8 @@ def test_another_codec_than_ours_is_understood(script: Script) -> None:
 
 @pytest.mark.parametrize("script", [RELAY, TOTAL])
 def test_a_rank_that_does_not_encode_passes_sums_on_raw(script: Script) -> None:
-    coding = coding_of(noise(1), None)
-    carried = coding.carry_out(script, ALL, encoded("bf16", noise(2)), make("bf16").number)
+    codec_jobs = codec_jobs_of(noise(1), None)
+    carried = codec_jobs.carry_out(script, ALL, encoded("bf16", noise(2)), make("bf16").number)
     assert carried.codec == RAW
     assert np.array_equal(decoded(carried, noise(1)), through("bf16", noise(2)) + noise(1))
 
@@ -158,22 +158,22 @@ def test_a_rank_that_does_not_encode_passes_sums_on_raw(script: Script) -> None:
 def test_a_job_touches_its_own_segment_only() -> None:
     middle = slice(1000, 3000)
     given = fresh_feedback(np.zeros(COUNT, np.float32))
-    coding = coding_of(noise(1), "bf16", feedback=given)
-    coding.carry_out(TOTAL, middle, bytes_of(noise(2, 2000)), RAW)
-    for array, before in ((coding.numbers.ours, noise(1)), (given.next, RUBBISH)):
+    codec_jobs = codec_jobs_of(noise(1), "bf16", feedback=given)
+    codec_jobs.carry_out(TOTAL, middle, bytes_of(noise(2, 2000)), RAW)
+    for array, before in ((codec_jobs.numbers.ours, noise(1)), (given.next, RUBBISH)):
         changed = np.flatnonzero(array != before)
         assert (changed.min(), changed.max(), changed.size) == (1000, 2999, 2000)
 
 
 def test_jobs_of_different_segments_may_run_at_the_same_time() -> None:
     count, cut = 1 << 16, 1 << 11
-    coding = coding_of(noise(1, count), "int8")
+    codec_jobs = codec_jobs_of(noise(1, count), "int8")
     results: dict[int, Carried] = {}
 
     def work(start: int) -> None:
         for first in range(start, count, 4 * cut):
             segment = slice(first, first + cut)
-            results[first] = coding.carry_out(TOTAL, segment, bytes_of(noise(first, cut)), RAW)
+            results[first] = codec_jobs.carry_out(TOTAL, segment, bytes_of(noise(first, cut)), RAW)
 
     threads = [threading.Thread(target=work, args=(start * cut,)) for start in range(4)]
     for thread in threads:
@@ -183,14 +183,14 @@ def test_jobs_of_different_segments_may_run_at_the_same_time() -> None:
     for first, carried in results.items():
         exact = noise(first, cut) + noise(1, count)[first : first + cut]
         assert np.array_equal(decoded(carried, exact), through("int8", exact))
-        assert np.array_equal(coding.numbers.ours[first : first + cut], through("int8", exact))
+        assert np.array_equal(codec_jobs.numbers.ours[first : first + cut], through("int8", exact))
 
 
 def test_what_was_sent_raw_stays_what_it_was_when_the_next_job_runs() -> None:
     """The memory of a job is used again by the next one in the same thread."""
-    coding = coding_of(noise(1), "bf16", threshold=1 << 30)
-    first = coding.carry_out(RELAY, ALL, bytes_of(noise(2)), RAW)
-    coding.carry_out(RELAY, ALL, encoded("bf16", noise(3)), make("bf16").number)
+    codec_jobs = codec_jobs_of(noise(1), "bf16", threshold=1 << 30)
+    first = codec_jobs.carry_out(RELAY, ALL, bytes_of(noise(2)), RAW)
+    codec_jobs.carry_out(RELAY, ALL, encoded("bf16", noise(3)), make("bf16").number)
     assert np.array_equal(decoded(first, noise(1)), noise(2) + noise(1))
 
 
@@ -204,9 +204,9 @@ def test_a_segment_with_a_number_that_is_not_finite_travels_raw(codec: str, odd:
     ours = noise(1)
     ours[77] = odd
     given = fresh_feedback(noise(3))
-    coding = coding_of(ours, codec, feedback=given)
+    codec_jobs = codec_jobs_of(ours, codec, feedback=given)
     payload = memoryview(b"") if script is SEND else bytes_of(noise(2))
-    carried = coding.carry_out(script, ALL, payload, RAW)
+    carried = codec_jobs.carry_out(script, ALL, payload, RAW)
     exact = ours + noise(3) if script is SEND else (noise(2) + ours) + noise(3)
     assert carried.codec == RAW
     assert decoded(carried, ours).tobytes() == exact.tobytes()
@@ -216,34 +216,34 @@ def test_a_segment_with_a_number_that_is_not_finite_travels_raw(codec: str, odd:
 @pytest.mark.parametrize("codec", LOSSLESS)
 def test_what_does_not_shrink_travels_raw(codec: str) -> None:
     chaos = np.random.default_rng(5).integers(0, 1 << 32, COUNT, np.uint32).view(np.float32)
-    carried = coding_of(chaos, codec).carry_out(SEND, ALL, memoryview(b""), RAW)
+    carried = codec_jobs_of(chaos, codec).carry_out(SEND, ALL, memoryview(b""), RAW)
     assert carried.codec == RAW
     assert decoded(carried, chaos).tobytes() == chaos.tobytes()
 
 
 def test_segments_below_the_threshold_travel_raw() -> None:
     for threshold, number in ((4 * COUNT, make("bf16").number), (4 * COUNT + 1, RAW)):
-        coding = coding_of(noise(1), "bf16", threshold=threshold)
-        assert coding.carry_out(SEND, ALL, memoryview(b""), RAW).codec == number
+        codec_jobs = codec_jobs_of(noise(1), "bf16", threshold=threshold)
+        assert codec_jobs.carry_out(SEND, ALL, memoryview(b""), RAW).codec == number
 
 
 def test_a_look_at_numbers_that_do_not_shrink_spares_the_bucket() -> None:
     chaos = np.random.default_rng(5).integers(0, 1 << 32, COUNT, np.uint32).view(np.float32)
     halves = [slice(0, COUNT // 2), slice(COUNT // 2, COUNT)]
     for ours, taken in ((chaos, False), (compressible(1), True)):
-        coding = coding_of(ours, "lz4")
-        coding.look_at(halves)
-        assert coding.takes(SEND, 2 * COUNT) is taken
+        codec_jobs = codec_jobs_of(ours, "lz4")
+        codec_jobs.look_at(halves)
+        assert codec_jobs.takes(SEND, 2 * COUNT) is taken
     half_and_half = np.concatenate([chaos[: COUNT // 2], compressible(1, COUNT // 2)])
-    coding = coding_of(half_and_half, "lz4")
-    coding.look_at(halves)
-    assert coding.takes(SEND, 2 * COUNT)
+    codec_jobs = codec_jobs_of(half_and_half, "lz4")
+    codec_jobs.look_at(halves)
+    assert codec_jobs.takes(SEND, 2 * COUNT)
 
 
 def test_a_lossy_codec_needs_no_look() -> None:
-    coding = coding_of(noise(1), "bf16")
-    coding.look_at([ALL])
-    assert coding.takes(SEND, 4 * COUNT)
+    codec_jobs = codec_jobs_of(noise(1), "bf16")
+    codec_jobs.look_at([ALL])
+    assert codec_jobs.takes(SEND, 4 * COUNT)
 
 
 @pytest.mark.parametrize(
@@ -251,17 +251,17 @@ def test_a_lossy_codec_needs_no_look() -> None:
     [(SEND, True), (RELAY, True), (TOTAL, True), (LAST_TOTAL, False), (KEEP, False), (LAST_KEEP, False)],
 )
 def test_what_comes_raw_needs_a_job_only_if_it_goes_on_encoded(script: Script, taken: bool) -> None:
-    assert coding_of(noise(1), "bf16").takes(script, 4 * COUNT) is taken
-    assert not coding_of(noise(1), None).takes(script, 4 * COUNT)
-    assert not coding_of(noise(1), "bf16", threshold=1 << 30).takes(script, 4 * COUNT)
+    assert codec_jobs_of(noise(1), "bf16").takes(script, 4 * COUNT) is taken
+    assert not codec_jobs_of(noise(1), None).takes(script, 4 * COUNT)
+    assert not codec_jobs_of(noise(1), "bf16", threshold=1 << 30).takes(script, 4 * COUNT)
 
 
 @pytest.mark.parametrize("script", [SEND, RELAY, TOTAL, LAST_TOTAL])
 def test_where_something_is_owed_every_sum_needs_a_job(script: Script) -> None:
-    coding = coding_of(noise(1), None, feedback=fresh_feedback(noise(2)))
-    assert coding.takes(script, 4 * COUNT)
-    assert not coding.takes(script, 0)
-    assert not coding.takes(KEEP, 4 * COUNT)
+    codec_jobs = codec_jobs_of(noise(1), None, feedback=fresh_feedback(noise(2)))
+    assert codec_jobs.takes(script, 4 * COUNT)
+    assert not codec_jobs.takes(script, 0)
+    assert not codec_jobs.takes(KEEP, 4 * COUNT)
 
 
 # -- headers of encoded frames
@@ -284,26 +284,28 @@ def header(codec: int, payload_bytes: int) -> Header:
 @pytest.mark.parametrize("name", [*LOSSY, *LOSSLESS])
 def test_what_is_wrong_with_a_header_is_said(name: str) -> None:
     number, raw = make(name).number, 4 * COUNT
-    coding = coding_of(noise(1), "lz4")
-    assert coding.check(header(number, raw - 1), raw) == ""
-    assert coding.check(header(number, 1), raw) == ""
+    codec_jobs = codec_jobs_of(noise(1), "lz4")
+    assert codec_jobs.check(header(number, raw - 1), raw) == ""
+    assert codec_jobs.check(header(number, 1), raw) == ""
     for nbytes in (0, raw, raw + 1):
-        assert coding.check(header(number, nbytes), raw) == f"with codec {name} in {nbytes} bytes, where {raw} are raw"
+        assert (
+            codec_jobs.check(header(number, nbytes), raw) == f"with codec {name} in {nbytes} bytes, where {raw} are raw"
+        )
 
 
 @pytest.mark.parametrize("number", [8, 64, 68, 255])
 def test_an_unknown_codec_is_named_by_its_number(number: int) -> None:
-    assert coding_of(noise(1), "lz4").check(header(number, 5), 100) == f"with the unknown codec number {number}"
+    assert codec_jobs_of(noise(1), "lz4").check(header(number, 5), 100) == f"with the unknown codec number {number}"
 
 
 @pytest.mark.parametrize("name", LOSSY)
 def test_a_lossy_frame_is_refused_where_nothing_may_be_lost(name: str) -> None:
     number = make(name).number
-    exact = coding_of(noise(1), "lz4", may_lose=False)
+    exact = codec_jobs_of(noise(1), "lz4", may_lose=False)
     assert exact.check(header(number, 5), 100) == (
         f"with codec {name}, which loses precision, and that is not allowed here"
     )
-    integers = coding_of(np.arange(100), "lz4")
+    integers = codec_jobs_of(np.arange(100), "lz4")
     assert integers.check(header(number, 5), 800) == f"with codec {name}, which does not carry int64"
 
 
@@ -313,7 +315,7 @@ def test_a_payload_cut_short_or_too_long_is_an_error_of_the_job(name: str, scrip
     payload = bytes(encoded(name, compressible(2)))
     for bad in (payload[:-1], payload + b"\0", payload[: len(payload) // 2], b"\xff"):
         with pytest.raises(BadPayload):
-            coding_of(noise(1), "lz4").carry_out(script, ALL, memoryview(bad), make(name).number)
+            codec_jobs_of(noise(1), "lz4").carry_out(script, ALL, memoryview(bad), make(name).number)
 
 
 # -- journeys
@@ -332,21 +334,21 @@ class Ranks:
         self, given: Sequence[Array], journey: Journey, *, weight: float = 1.0, feedback: bool = False
     ) -> list[Array]:
         """What every rank has in the end."""
-        codings = [self._coding(rank, ours, weight, feedback) for rank, ours in enumerate(given)]
+        codings = [self._codec_jobs(rank, ours, weight, feedback) for rank, ours in enumerate(given)]
         schedules = [RingSchedule(rank=rank, layout=self.layout, journey=journey) for rank in range(self.size)]
         for rank, schedule in enumerate(schedules):
             for segment, script in schedule.departures:
                 self._travel(codings, schedules, rank, segment, script)
-        for store, coding in zip(self.stores, codings, strict=True):
-            if coding.feedback is not None:
-                store.commit(coding.feedback)
-        return [coding.numbers.ours for coding in codings]
+        for store, codec_jobs in zip(self.stores, codings, strict=True):
+            if codec_jobs.feedback is not None:
+                store.commit(codec_jobs.feedback)
+        return [codec_jobs.numbers.ours for codec_jobs in codings]
 
-    def _coding(self, rank: int, ours: Array, weight: float, feedback: bool) -> CodecJobs:
+    def _codec_jobs(self, rank: int, ours: Array, weight: float, feedback: bool) -> CodecJobs:
         lent = self.stores[rank].borrow(Label("b", "w"), self.count, np.dtype(np.float32)) if feedback else None
         if lent is not None:
             lent.next[:] = RUBBISH  # whatever is not written would show
-        return coding_of(ours, self.codecs[rank], feedback=lent, weight=weight)
+        return codec_jobs_of(ours, self.codecs[rank], feedback=lent, weight=weight)
 
     def _travel(
         self, codings: list[CodecJobs], schedules: list[RingSchedule], rank: int, segment: int, script: Script
@@ -450,7 +452,7 @@ def test_a_reduce_scatter_has_feedback_that_adds_up_too(codec: str, size: int) -
 
 def test_an_end_is_told_with_its_outcome() -> None:
     told: list[tuple[CodecJobs, bool]] = []
-    coding = CodecJobs(
+    codec_jobs = CodecJobs(
         numbers=Bucket(noise(1), None, np.add),
         encoder=None,
         decoder=decoder,
@@ -458,18 +460,18 @@ def test_an_end_is_told_with_its_outcome() -> None:
         may_lose=False,
         feedback=None,
         keeps_errors=False,
-        on_end=lambda coding, end: told.append((coding, end)),
+        on_end=lambda codec_jobs, end: told.append((codec_jobs, end)),
         time=lambda: 0.0,
     )
-    coding.succeed()
-    coding.undo()
-    coding.abandon()
-    assert told == [(coding, End.SUCCEEDED), (coding, End.UNDONE), (coding, End.FAILED)]
+    codec_jobs.succeed()
+    codec_jobs.undo()
+    codec_jobs.abandon()
+    assert told == [(codec_jobs, End.SUCCEEDED), (codec_jobs, End.UNDONE), (codec_jobs, End.FAILED)]
 
 
 def test_seconds_are_those_of_decoding_and_of_encoding() -> None:
     ticks = iter([0.0, 3.0, 10.0, 15.0])
-    coding = coding_of(noise(1), "bf16")
-    coding._time = lambda: next(ticks)
-    carried = coding.carry_out(RELAY, ALL, encoded("bf16", noise(2)), make("bf16").number)
+    codec_jobs = codec_jobs_of(noise(1), "bf16")
+    codec_jobs._time = lambda: next(ticks)
+    carried = codec_jobs.carry_out(RELAY, ALL, encoded("bf16", noise(2)), make("bf16").number)
     assert (carried.decode_seconds, carried.encode_seconds) == (3.0, 5.0)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ringwide.collective import early
-from ringwide.collective.dispatch import Dispatcher
-from ringwide.collective.operation import Operation
-from ringwide.collective.plan import Kind, Plan, Planner, Request
+from ringwide.collectives import early_frames
+from ringwide.collectives.dispatcher import Dispatcher
+from ringwide.collectives.operation import Operation
+from ringwide.collectives.plan import CollectiveKind, Plan, Planner, Request
 from ringwide.errors import (
     CollectiveAborted,
     CollectiveTimeout,
@@ -113,7 +113,7 @@ class OneRank:
         self.links = {peer: RecordingLink(room) for peer in range(SIZE) if peer != rank}
         self.clock = StoppedClock()
         self.dispatcher = Dispatcher(rank=rank, links=self.links, clock=self.clock, timeout_seconds=1.0)
-        self.vitals = self.dispatcher.deadlines.vitals = KnownVitals()
+        self.heartbeats = self.dispatcher.deadlines.heartbeats = KnownVitals()
         self.endings: list[RingwideError | None] = []
         self._planner = Planner(
             rank=rank,
@@ -124,7 +124,7 @@ class OneRank:
             express_bytes=EXPRESS_BYTES,
         )
 
-    def call(self, kind: Kind, count: int) -> Plan:
+    def call(self, kind: CollectiveKind, count: int) -> Plan:
         plan = self._planner.plan(Request(kind, "sum", (BucketShape("uint8", count, 1),)))
         arrays = [np.ones(count, np.uint8), *[np.empty(0, np.uint8)] * (len(plan.parts) - 1)]
         numbers = [Bucket(array, None, np.add) for array in arrays]
@@ -141,7 +141,7 @@ BULK, SMALL = 40, 1
 
 def test_a_root_is_not_done_when_only_its_first_segments_have_left() -> None:
     rank = OneRank(room=1)
-    plan = rank.call(Kind.BROADCAST, BULK)
+    plan = rank.call(CollectiveKind.BROADCAST, BULK)
     for peer in (2, 1):  # the round of empty frames that goes with every broadcast
         rank.hear(
             peer,
@@ -160,13 +160,13 @@ def test_a_paused_lane_is_asked_again_when_a_small_collective_begins() -> None:
     rank, lane = OneRank(), StillLane(peer=2, index=1)
     bulk = frame.pack_data(bucket=0, hop=1, epoch=0, segment=0, collective=1, fingerprint=5, payload_bytes=8)
     assert rank.dispatcher.landing(lane, frame.unpack(bulk, limit_bytes=SEGMENT_BYTES)) is None
-    rank.call(Kind.BARRIER, 0)
+    rank.call(CollectiveKind.BARRIER, 0)
     assert lane.resumed == 1
 
 
 def test_a_peer_that_is_lost_after_another_has_left_ends_what_is_open() -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, BULK)
+    rank.call(CollectiveKind.ALLREDUCE, BULK)
     rank.hear(1, frame.goodbye("it is done", [1]))
     assert rank.endings == []  # rank 1 has seen the end of it, so what we need is on its way
     rank.dispatcher.lost(StillLane(2), ConnectionResetError("reset"))
@@ -179,15 +179,15 @@ def test_a_call_that_a_departed_peer_has_seen_the_end_of_still_hears_how_it_ende
     rank = OneRank()
     rank.hear(1, frame.news(frame.Kind.ABORT, "its task was cancelled", collective=1))
     rank.hear(1, frame.goodbye("it is done", [1]))
-    rank.call(Kind.ALLREDUCE, SMALL)
+    rank.call(CollectiveKind.ALLREDUCE, SMALL)
     assert isinstance(rank.endings[0], CollectiveAborted)
     with pytest.raises(PeerLeft):
-        rank.call(Kind.ALLREDUCE, SMALL)
+        rank.call(CollectiveKind.ALLREDUCE, SMALL)
 
 
 def test_damage_on_a_lane_is_told_as_such() -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, BULK)
+    rank.call(CollectiveKind.ALLREDUCE, BULK)
     rank.dispatcher.lost(StillLane(2), CorruptFrame("a frame was damaged on its way"))
     (error,) = rank.endings
     assert isinstance(error, CorruptFrame)
@@ -205,7 +205,7 @@ def test_news_of_a_loss_that_names_nobody_is_no_accident(words: str) -> None:
 @pytest.mark.parametrize("lane", [0, 1])
 def test_a_stream_that_is_cut_after_the_goodbye_ends_what_still_waits_for_it(reason: Exception, lane: int) -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, BULK)  # waits for its predecessor, rank 2
+    rank.call(CollectiveKind.ALLREDUCE, BULK)  # waits for its predecessor, rank 2
     rank.hear(2, frame.goodbye("it is done", [1]))
     rank.dispatcher.lost(StillLane(2, index=lane), reason)
     (error,) = rank.endings
@@ -217,26 +217,26 @@ def test_a_call_that_waits_for_one_whose_stream_was_cut_fails_at_once() -> None:
     rank = OneRank()
     rank.hear(2, frame.goodbye("it is done", [1]))
     rank.dispatcher.lost(StillLane(2, index=1), EOFError("it closed the connection"))
-    rank.call(Kind.ALLREDUCE, BULK)
+    rank.call(CollectiveKind.ALLREDUCE, BULK)
     assert [type(error) for error in rank.endings] == [PeerLost]
 
 
 def test_a_call_that_waits_for_one_that_has_sent_all_it_ever_will_fails_soon() -> None:
     rank = OneRank()
     rank.hear(2, frame.goodbye("it is done", [2]))
-    rank.dispatcher.parting.stream_ended(2)
-    rank.call(Kind.ALLREDUCE, BULK)
+    rank.dispatcher.peer_loss.stream_ended(2)
+    rank.call(CollectiveKind.ALLREDUCE, BULK)
     assert rank.endings == [], "a third rank may have said already why this one has not sent everything"
     rank.clock.tick(0.5)
     assert [type(error) for error in rank.endings] == [PeerLost]
 
 
 def test_a_goodbye_does_not_excuse_what_was_wrong_before_it() -> None:
-    rank, plan = OneRank(), OneRank().call(Kind.BARRIER, 0)
+    rank, plan = OneRank(), OneRank().call(CollectiveKind.BARRIER, 0)
     wrong = {"bucket": 5, "hop": 0, "segment": 0, "payload_bytes": 0}
     rank.hear(1, frame.pack_data(epoch=0, collective=1, fingerprint=plan.fingerprint, **wrong))
     rank.hear(1, frame.goodbye("it is done", [1]))
-    rank.call(Kind.BARRIER, 0)
+    rank.call(CollectiveKind.BARRIER, 0)
     assert [type(ending) for ending in rank.endings] == [RemoteProtocolError]
 
 
@@ -245,14 +245,14 @@ def test_a_peer_that_gives_up_call_after_call_may_be_far_ahead() -> None:
     for number in range(1, 1001):
         rank.hear(1, frame.news(frame.Kind.ABORT, "its task was cancelled", collective=number))
     for _ in range(1000):
-        rank.call(Kind.ALLREDUCE, SMALL)
+        rank.call(CollectiveKind.ALLREDUCE, SMALL)
     assert all(isinstance(error, CollectiveAborted) for error in rank.endings)
     assert len(rank.endings) == 1000
 
 
 def test_what_waits_for_our_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = 10
-    monkeypatch.setattr(early, "LIMIT_BYTES_PER_PEER", allowed * (EXPRESS_BYTES + early.FRAME_BYTES))
+    monkeypatch.setattr(early_frames, "LIMIT_BYTES_PER_PEER", allowed * (EXPRESS_BYTES + early_frames.FRAME_BYTES))
     rank = OneRank()
     piece = bytes(EXPRESS_BYTES)
     header = {"bucket": 0, "hop": 1, "epoch": 0, "segment": 0, "fingerprint": 5, "payload_bytes": EXPRESS_BYTES}
@@ -274,7 +274,7 @@ def given(plan: Plan, hop: int, segment: int = 0) -> bytes:
 def test_the_root_hears_the_others_in_any_order() -> None:
     for order in ((1, 2), (2, 1)):
         rank = OneRank()
-        plan = rank.call(Kind.ALLREDUCE, 0)
+        plan = rank.call(CollectiveKind.ALLREDUCE, 0)
         for peer in order:
             assert rank.endings == []
             rank.hear(peer, given(plan, hop=peer))
@@ -296,7 +296,7 @@ def test_the_root_hears_the_others_in_any_order() -> None:
 )
 def test_forged_frames_of_a_tree_are_refused(rank: int, peer: int, hop: int, segment: int) -> None:
     one = OneRank(rank=rank)
-    plan = one.call(Kind.ALLREDUCE, 0)
+    plan = one.call(CollectiveKind.ALLREDUCE, 0)
     with pytest.raises(RemoteProtocolError, match=f"rank {peer} sent segment {segment} .* at hop {hop}"):
         one.hear(peer, given(plan, hop, segment))
     assert one.endings == []
@@ -305,7 +305,7 @@ def test_forged_frames_of_a_tree_are_refused(rank: int, peer: int, hop: int, seg
 @pytest.mark.parametrize("peer", [1, 2])
 def test_nobody_gives_twice_to_its_parent(peer: int) -> None:
     rank = OneRank()
-    plan = rank.call(Kind.ALLREDUCE, 0)
+    plan = rank.call(CollectiveKind.ALLREDUCE, 0)
     rank.hear(peer, given(plan, hop=peer))
     with pytest.raises(RemoteProtocolError, match="not what comes next"):
         rank.hear(peer, given(plan, hop=peer))
@@ -315,14 +315,14 @@ def test_nobody_gives_twice_to_its_parent(peer: int) -> None:
 
 
 def waits_in_vain(rank: OneRank) -> None:
-    rank.call(Kind.ALLREDUCE, 0)
+    rank.call(CollectiveKind.ALLREDUCE, 0)
     for eighth in range(1, 10):
         rank.clock.tick(eighth / 8)
 
 
 def test_time_in_which_our_own_loop_stood_still_is_not_waited() -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, 0)
+    rank.call(CollectiveKind.ALLREDUCE, 0)
     rank.clock.tick(0.125)
     for eighth in range(7):
         rank.clock.tick(50 + eighth / 8)
@@ -334,7 +334,7 @@ def test_time_in_which_our_own_loop_stood_still_is_not_waited() -> None:
 
 def test_those_who_have_not_called_are_the_ones_it_waits_for() -> None:
     rank = OneRank(rank=1)
-    rank.vitals.calls[0] = 1  # from whom it waits for numbers, and who waits for rank 2
+    rank.heartbeats.calls[0] = 1  # from whom it waits for numbers, and who waits for rank 2
     waits_in_vain(rank)
     (error,) = rank.endings
     assert isinstance(error, CollectiveTimeout)
@@ -344,7 +344,7 @@ def test_those_who_have_not_called_are_the_ones_it_waits_for() -> None:
 
 def test_if_all_have_called_it_waits_for_those_whose_numbers_are_due() -> None:
     rank = OneRank(rank=1)
-    rank.vitals.calls = {0: 1, 2: 1}
+    rank.heartbeats.calls = {0: 1, 2: 1}
     waits_in_vain(rank)
     (error,) = rank.endings
     assert isinstance(error, CollectiveTimeout)
@@ -353,7 +353,7 @@ def test_if_all_have_called_it_waits_for_those_whose_numbers_are_due() -> None:
 
 def test_a_deadline_that_another_rank_has_noticed() -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, 0)
+    rank.call(CollectiveKind.ALLREDUCE, 0)
     rank.hear(1, frame.news(frame.Kind.TIMEOUT, "2.5 2", collective=1))
     (error,) = rank.endings
     assert isinstance(error, CollectiveTimeout)
@@ -363,27 +363,27 @@ def test_a_deadline_that_another_rank_has_noticed() -> None:
 
 def test_a_deadline_in_strange_words_is_refused() -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, 0)
+    rank.call(CollectiveKind.ALLREDUCE, 0)
     with pytest.raises(RemoteProtocolError, match="rank 1 gave up on collective 1 in strange words"):
         rank.hear(1, frame.news(frame.Kind.TIMEOUT, "soon 2", collective=1))
 
 
 def test_signs_of_life_are_asked_for_only_while_something_waits() -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, 0)
+    rank.call(CollectiveKind.ALLREDUCE, 0)
     rank.clock.tick(0.0)
-    assert rank.vitals.watched == []
+    assert rank.heartbeats.watched == []
     rank.clock.tick(0.3)
-    assert rank.vitals.watched == [1]
+    assert rank.heartbeats.watched == [1]
     rank.hear(1, frame.news(frame.Kind.ABORT, "enough", collective=1))
     rank.clock.tick(0.5)
-    assert rank.vitals.watched == [1, "rest"]
+    assert rank.heartbeats.watched == [1, "rest"]
 
 
 def test_a_silent_rank_is_lost_and_all_are_told() -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, BULK)
-    rank.dispatcher.parting.silent([2], 10.0)
+    rank.call(CollectiveKind.ALLREDUCE, BULK)
+    rank.dispatcher.peer_loss.silent([2], 10.0)
     (error,) = rank.endings
     assert isinstance(error, PeerLost)
     assert error.rank == 2
@@ -393,8 +393,8 @@ def test_a_silent_rank_is_lost_and_all_are_told() -> None:
 
 def test_one_that_hears_of_nobody_does_not_accuse_the_others() -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, BULK)
-    rank.dispatcher.parting.silent([1, 2], 10.0)
+    rank.call(CollectiveKind.ALLREDUCE, BULK)
+    rank.dispatcher.peer_loss.silent([1, 2], 10.0)
     (error,) = rank.endings
     assert isinstance(error, PeerLost)
     assert "is rank 0 cut off?" in str(error)
@@ -403,7 +403,7 @@ def test_one_that_hears_of_nobody_does_not_accuse_the_others() -> None:
 
 def test_a_loss_is_passed_on_once_to_those_who_cannot_hear_it_from_the_one_who_noticed() -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, BULK)
+    rank.call(CollectiveKind.ALLREDUCE, BULK)
     for _ in range(2):
         rank.hear(1, frame.news(frame.Kind.LOST, "2 1 it broke"))
     (error,) = rank.endings
@@ -414,7 +414,7 @@ def test_a_loss_is_passed_on_once_to_those_who_cannot_hear_it_from_the_one_who_n
 
 def test_one_that_was_given_up_on_knows_by_whom_whoever_tells_it() -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, BULK)
+    rank.call(CollectiveKind.ALLREDUCE, BULK)
     rank.hear(1, frame.news(frame.Kind.LOST, "0 2 silence"))
     (error,) = rank.endings
     assert isinstance(error, PeerLost)
@@ -424,7 +424,7 @@ def test_one_that_was_given_up_on_knows_by_whom_whoever_tells_it() -> None:
 @pytest.mark.parametrize("words", ["", "9 9 nobody", "-1 x", "two", f"{10**40} 1 far"])
 def test_a_loss_in_strange_words_is_about_the_one_that_tells_it(words: str) -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, BULK)
+    rank.call(CollectiveKind.ALLREDUCE, BULK)
     rank.hear(1, frame.news(frame.Kind.LOST, words))
     (error,) = rank.endings
     assert isinstance(error, PeerLost)
@@ -433,7 +433,7 @@ def test_a_loss_in_strange_words_is_about_the_one_that_tells_it(words: str) -> N
 
 def test_one_that_is_leaving_lets_its_goodbye_tell_what_it_gave_up() -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, BULK)
+    rank.call(CollectiveKind.ALLREDUCE, BULK)
     rank.dispatcher.abort(rank.dispatcher._open[1], "cancelled", leaving=True)
     assert rank.links[1].told == []
     rank.dispatcher.say_goodbye("enough")
@@ -444,7 +444,7 @@ def test_one_that_is_leaving_lets_its_goodbye_tell_what_it_gave_up() -> None:
 
 def test_one_that_does_not_leave_after_all_tells_it_later() -> None:
     rank = OneRank()
-    rank.call(Kind.ALLREDUCE, BULK)
+    rank.call(CollectiveKind.ALLREDUCE, BULK)
     rank.dispatcher.abort(rank.dispatcher._open[1], "cancelled", leaving=True)
     rank.clock.tick(1.0)
     assert [(told.kind, told.collective) for told in rank.links[1].told] == [(frame.Kind.ABORT, 1)]
@@ -452,6 +452,6 @@ def test_one_that_does_not_leave_after_all_tells_it_later() -> None:
 
 def test_silence_that_nobody_waits_for_is_no_loss() -> None:
     rank = OneRank()
-    rank.dispatcher.parting.silent([2], 10.0)
+    rank.dispatcher.peer_loss.silent([2], 10.0)
     assert rank.dispatcher.over is None
     assert rank.links[1].told == []

@@ -94,7 +94,7 @@ def test_other_shapes_under_the_same_name_start_from_zero_and_the_log_says_so(
 ) -> None:
     store = FeedbackStore()
     one_call(store, 1.5)
-    with caplog.at_level(logging.WARNING, "ringwide.collective"):
+    with caplog.at_level(logging.WARNING, "ringwide.compression"):
         found = store.borrow(Label("gradients", what), count, dtype)
     assert found is not None
     assert (found.last.tolist(), found.last.dtype) == ([0.0] * count, dtype)

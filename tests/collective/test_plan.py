@@ -2,9 +2,9 @@ from itertools import product
 
 import pytest
 
-from ringwide.collective.channel import Channel
-from ringwide.collective.collective import SAME_CALLER, Collective, Mark
-from ringwide.collective.plan import Kind, Plan, Planner, Request
+from ringwide.collectives.channel import Channel
+from ringwide.collectives.collective import SAME_CALLER, Collective, Mark
+from ringwide.collectives.plan import CollectiveKind, Plan, Planner, Request
 from ringwide.tensors.bucket import BucketShape
 
 SIZES = range(2, 18)
@@ -26,7 +26,7 @@ def planners(size: int, algorithm: str = "auto", tree_bytes: int = 100, fanout: 
     ]
 
 
-def request(kind: Kind, nbytes: int) -> Request:
+def request(kind: CollectiveKind, nbytes: int) -> Request:
     return Request(kind, "", (BucketShape("uint8", nbytes, 1),) if nbytes else ())
 
 
@@ -69,7 +69,7 @@ def test_auto_takes_the_tree_for_what_is_small() -> None:
 def test_what_ranks_agree_on_counts() -> None:
     planner = planners(6, tree_bytes=50)[1]
     planner.agree(tree_bytes=200, express_bytes=300)
-    (part,) = planner.plan(request(Kind.ALLREDUCE, 200)).parts
+    (part,) = planner.plan(request(CollectiveKind.ALLREDUCE, 200)).parts
     assert (part.algorithm, part.express) == ("tree", True)
 
 
@@ -79,8 +79,8 @@ def test_what_was_chosen_stays_chosen(algorithm: str) -> None:
     assert [chosen.algorithm_for(nbytes) for nbytes in (0, 1000)] == [algorithm] * 2
 
 
-@pytest.mark.parametrize("kind", [Kind.ALLREDUCE, Kind.REDUCE_SCATTER])
-def test_the_tree_of_bulk_has_segments_as_others_have(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [CollectiveKind.ALLREDUCE, CollectiveKind.REDUCE_SCATTER])
+def test_the_tree_of_bulk_has_segments_as_others_have(kind: CollectiveKind) -> None:
     (part,) = planners(6, "tree")[1].plan(request(kind, 200)).parts
     assert (part.algorithm, part.express, part.layout.segments) == ("tree", False, 4)
 
@@ -89,7 +89,13 @@ def test_the_tree_of_bulk_has_segments_as_others_have(kind: Kind) -> None:
 def test_all_that_is_small_takes_the_same_tree(settings: tuple[str, int]) -> None:
     """Once a rank that called a barrier listened to a partner that gave to another: nobody saw that they disagreed."""
     planner = planners(6, *settings)[1]
-    calls = [(Kind.ALLREDUCE, 8), (Kind.REDUCE_SCATTER, 8), (Kind.BARRIER, 0), (Kind.BARRIER, 8), (Kind.BROADCAST, 8)]
+    calls = [
+        (CollectiveKind.ALLREDUCE, 8),
+        (CollectiveKind.REDUCE_SCATTER, 8),
+        (CollectiveKind.BARRIER, 0),
+        (CollectiveKind.BARRIER, 8),
+        (CollectiveKind.BROADCAST, 8),
+    ]
     parts = [planner.plan(request(*call)).parts[-1] for call in calls]
     trees = [(part.algorithm, part.fanout) for part in parts if part.algorithm != "ring"]
     assert set(trees) == {("tree", 5)}
@@ -109,7 +115,7 @@ def plan_of(*, tree_bytes: int = 50, segment_bytes: int = 64, express_bytes: int
         express_bytes=express_bytes,
         fanout=fanout,
     )
-    return planner.plan(Request(Kind.ALLREDUCE, "sum", (BucketShape("float32", 20, 4),)))
+    return planner.plan(Request(CollectiveKind.ALLREDUCE, "sum", (BucketShape("float32", 20, 4),)))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +141,7 @@ def test_ranks_that_go_about_it_differently_have_other_fingerprints(
 
 
 def test_ranks_that_were_asked_for_something_else_are_told_apart_by_that() -> None:
-    other = planners(3)[0].plan(Request(Kind.BARRIER, "", ()))
+    other = planners(3)[0].plan(Request(CollectiveKind.BARRIER, "", ()))
     assert called(plan_of()).compared_with(called(other).described)[:2] == ("allreduce(sum)", "barrier()")
 
 
@@ -162,5 +168,5 @@ def called(plan: Plan, mark: Mark | None = None) -> Collective:
 
 
 def test_all_ranks_of_a_ring_have_the_same_fingerprint() -> None:
-    for kind, nbytes in product(Kind, (0, 8, 200)):
+    for kind, nbytes in product(CollectiveKind, (0, 8, 200)):
         assert len({planner.plan(request(kind, nbytes)).fingerprint for planner in planners(9, fanout=2)}) == 1

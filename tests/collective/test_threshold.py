@@ -123,7 +123,7 @@ def test_calls_without_a_codec_or_without_time_teach_nothing() -> None:
 
 
 def test_where_somebody_else_sees_to_it_that_a_codec_pays_it_is_never_ruled_out() -> None:
-    """`codec: auto` could not try another codec while the last one's slowness still forbade to encode anything."""
+    """`codec: auto` could not try another codec while the last one's stragglers still forbade to encode anything."""
     calls = Calls()
     calls.threshold = Threshold(None, always_pays=True)
     calls.make(codec_seconds=100.0, seconds=1.0)

@@ -3,16 +3,16 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from ringwide.collective.whereabouts import Whereabouts, notes
+from ringwide.runtime.topology import Topology, notes
 
 KIB = 1024
 Seen = tuple[bool, bool, set[int]]
 """What one rank sees: one host, by memory, its cores."""
 
 
-def together(*seen: Seen) -> Whereabouts:
+def together(*seen: Seen) -> Topology:
     noted = [notes(one_host=one_host, by_memory=by_memory, cores=cores) for one_host, by_memory, cores in seen]
-    return Whereabouts.of(reduce(np.bitwise_or, noted), len(seen))
+    return Topology.of(reduce(np.bitwise_or, noted), len(seen))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -33,12 +33,12 @@ def test_one_rank_without_shared_memory_is_enough() -> None:
 @pytest.mark.parametrize(
     ("where", "tree_bytes", "express_bytes"),
     [
-        (Whereabouts(False, False, False), 64 * KIB, 256 * KIB),
-        (Whereabouts(True, False, False), 256 * KIB, 256 * KIB),
-        (Whereabouts(True, False, True), 256 * KIB, 256 * KIB),
-        (Whereabouts(True, True, False), 512 * KIB, 1024 * KIB),
-        (Whereabouts(True, True, True), 1024 * KIB, 1024 * KIB),
+        (Topology(False, False, False), 64 * KIB, 256 * KIB),
+        (Topology(True, False, False), 256 * KIB, 256 * KIB),
+        (Topology(True, False, True), 256 * KIB, 256 * KIB),
+        (Topology(True, True, False), 512 * KIB, 1024 * KIB),
+        (Topology(True, True, True), 1024 * KIB, 1024 * KIB),
     ],
 )
-def test_what_follows(where: Whereabouts, tree_bytes: int, express_bytes: int) -> None:
+def test_what_follows(where: Topology, tree_bytes: int, express_bytes: int) -> None:
     assert (where.tree_bytes, where.express_bytes) == (tree_bytes, express_bytes)

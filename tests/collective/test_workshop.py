@@ -39,7 +39,7 @@ class Results:
 
 
 @contextmanager
-def workshop(threads: int) -> Iterator[CodecPool]:
+def codec_pool(threads: int) -> Iterator[CodecPool]:
     made = CodecPool(threads)
     try:
         yield made
@@ -54,7 +54,7 @@ def codec_threads() -> list[threading.Thread]:
 @every_staff
 async def test_results_come_back_on_the_event_loop(threads: int) -> None:
     results = Results()
-    with workshop(threads) as shop:
+    with codec_pool(threads) as shop:
         for number in range(50):
             shop.run(lambda number=number: number * number, results.then)
         assert sorted(await results.all_of(50)) == [number * number for number in range(50)]
@@ -65,7 +65,7 @@ async def test_results_come_back_on_the_event_loop(threads: int) -> None:
 async def test_nobody_who_hands_a_job_in_waits_for_it(threads: int) -> None:
     order: list[str] = []
     results = Results()
-    with workshop(threads) as shop:
+    with codec_pool(threads) as shop:
         shop.run(lambda: None, lambda *_: (order.append("job"), results.then(None, None)))
         order.append("handed in")
         await results.all_of(1)
@@ -75,7 +75,7 @@ async def test_nobody_who_hands_a_job_in_waits_for_it(threads: int) -> None:
 @every_staff
 async def test_an_error_comes_back_and_the_next_job_runs(threads: int) -> None:
     results = Results()
-    with workshop(threads) as shop:
+    with codec_pool(threads) as shop:
         shop.run(lambda: 1 // 0, results.then)
         shop.run(lambda: "fine", results.then)
         await results.all_of(2)
@@ -87,7 +87,7 @@ async def test_an_error_comes_back_and_the_next_job_runs(threads: int) -> None:
 @every_staff
 async def test_a_job_may_hand_in_the_next_one_from_its_result(threads: int) -> None:
     results = Results()
-    with workshop(threads) as shop:
+    with codec_pool(threads) as shop:
 
         def again(number: Any, error: Exception | None) -> None:
             results.then(number, error)
@@ -103,7 +103,7 @@ async def test_the_event_loop_lives_between_two_jobs() -> None:
     """Without threads: a byte that comes while many jobs wait is read before they are all done."""
     results, loop = Results(), asyncio.get_running_loop()
     one, other = socket.socketpair()
-    with one, other, workshop(0) as shop:
+    with one, other, codec_pool(0) as shop:
         one.setblocking(False)
         done_when_read: list[int] = []
 
@@ -123,7 +123,7 @@ async def test_the_event_loop_lives_between_two_jobs() -> None:
 
 async def test_the_event_loop_lives_while_all_threads_are_busy() -> None:
     results, release = Results(), threading.Event()
-    with workshop(2) as shop:
+    with codec_pool(2) as shop:
         for _ in range(8):
             shop.run(lambda: release.wait(PATIENCE_SECONDS), results.then)
         for _ in range(5):
@@ -135,7 +135,7 @@ async def test_the_event_loop_lives_while_all_threads_are_busy() -> None:
 
 async def test_as_many_jobs_run_at_once_as_there_are_threads() -> None:
     results, together = Results(), threading.Barrier(3)
-    with workshop(3) as shop:
+    with codec_pool(3) as shop:
         for _ in range(3):
             shop.run(lambda: together.wait(PATIENCE_SECONDS), results.then)
         assert sorted(await results.all_of(3)) == [0, 1, 2]
@@ -143,7 +143,7 @@ async def test_as_many_jobs_run_at_once_as_there_are_threads() -> None:
 
 async def test_it_can_be_staffed_later() -> None:
     results, here = Results(), threading.get_ident()
-    with workshop(0) as shop:
+    with codec_pool(0) as shop:
         shop.run(threading.get_ident, results.then)
         shop.staff(1)
         shop.run(threading.get_ident, results.then)
@@ -154,7 +154,7 @@ async def test_it_can_be_staffed_later() -> None:
 @every_staff
 async def test_after_it_is_closed_nothing_comes_back(threads: int, caplog: pytest.LogCaptureFixture) -> None:
     results, begun, release = Results(), threading.Barrier(threads + 1), threading.Event()
-    with workshop(threads) as shop:
+    with codec_pool(threads) as shop:
         if threads:
             for _ in range(threads):
                 shop.run(lambda: (begun.wait(PATIENCE_SECONDS), release.wait(PATIENCE_SECONDS)), results.then)
@@ -173,7 +173,7 @@ async def test_after_it_is_closed_nothing_comes_back(threads: int, caplog: pytes
 
 async def test_closing_does_not_wait_for_a_job() -> None:
     release, ended = threading.Event(), threading.Event()
-    with workshop(1) as shop:
+    with codec_pool(1) as shop:
         shop.run(lambda: (release.wait(PATIENCE_SECONDS), ended.set()), Results().then)
         shop.close()
         assert not ended.is_set()

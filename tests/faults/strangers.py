@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from ringwide.protocol.frame import MAGIC, VERSION, Kind
+from ringwide.protocol.frame import MAGIC, VERSION, FrameKind
 
 LONGEST_SECONDS = 8.0
 _HEADER = struct.Struct("<HBBBBHIIQQIQI")
@@ -39,7 +39,7 @@ def tls_hello(chance: random.Random) -> bytes:
 
 def large_claim(chance: random.Random) -> bytes:
     """Headers that claim 2^31 bytes and more; what has 64 bits claims up to 2^63."""
-    kind = chance.choice([Kind.HELLO, Kind.CHALLENGE, Kind.DATA, Kind.LOST])
+    kind = chance.choice([FrameKind.HELLO, FrameKind.CHALLENGE, FrameKind.DATA, FrameKind.LOST])
     huge, length = 2 ** chance.randint(31, 63), chance.choice([2**31, 2**32 - 1])
     return _HEADER.pack(MAGIC, VERSION, kind, 0, 0, 0, 0, 0, huge, huge, length, huge, 0) + bytes(64)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.fuzz.targets import LIMIT_BYTES, OURS, SECRET, STAGING_BYTES
 
-from ringwide.protocol.frame import HEADER_BYTES, Kind, news, pack_data, sealed_frame
+from ringwide.protocol.frame import HEADER_BYTES, FrameKind, news, pack_data, sealed_frame
 from ringwide.protocol.heartbeat import Sign, SignKind
 from ringwide.protocol.key_proof import Challenge, Transcript, proven
 from ringwide.protocol.p2p import Offer, wanted
@@ -43,19 +43,19 @@ def data_frame(payload: bytes, segment: int = 0) -> bytes:
 def stream_seeds() -> list[bytes]:
     """What a lane carries: small frames, one that must land elsewhere, and words."""
     small, large = data_frame(b"\1\2\3\4"), data_frame(bytes(STAGING_BYTES + 100), segment=3)
-    abort = news(Kind.ABORT, "its task was cancelled", collective=5)
-    return [small, data_frame(b""), large, abort, small + abort, large + small, news(Kind.GOODBYE, "it is done")]
+    abort = news(FrameKind.ABORT, "its task was cancelled", collective=5)
+    return [small, data_frame(b""), large, abort, small + abort, large + small, news(FrameKind.GOODBYE, "it is done")]
 
 
-def mail_seeds() -> list[bytes]:
-    """What a mail lane carries. Rank 0 says it: its own offers are 2 and 4, and it has been offered 1, 3 and 5."""
+def p2p_seeds() -> list[bytes]:
+    """What a p2p lane carries. Rank 0 says it: its own offers are 2 and 4, and it has been offered 1, 3 and 5."""
     offer = Offer(2, 0, 7, 4, "uint8[4]").frame()
     other = Offer(4, 0, 1, 4, "float32[1]").frame()
-    shown = Offer(2, 0, 9, 4, "uint8[4]").frame(kind=Kind.HELD)
+    shown = Offer(2, 0, 9, 4, "uint8[4]").frame(kind=FrameKind.HELD)
     segment = pack_data(bucket=0, hop=0, epoch=0, segment=0, collective=2, fingerprint=0, payload_bytes=4) + b"four"
     wishes = wanted(0, 1) + wanted(0, 2)
-    withdraw = news(Kind.WITHDRAW, "its task was cancelled", collective=2)
-    answers = news(Kind.ACCEPT, "", collective=3) + news(Kind.DECLINE, "int8[4]", collective=1)
+    withdraw = news(FrameKind.WITHDRAW, "its task was cancelled", collective=2)
+    answers = news(FrameKind.ACCEPT, "", collective=3) + news(FrameKind.DECLINE, "int8[4]", collective=1)
     return [offer + segment, offer + other + withdraw, shown + wishes, answers, shown + withdraw + wishes + answers]
 
 
@@ -63,13 +63,13 @@ def handshake_seeds() -> list[bytes]:
     challenge = Challenge(1, 2, 0, bytes(32).hex()).body()
     refusal = json.dumps({"field": "lanes", "dialer": 1, "listener": 2}).encode()
     bodies = [
-        (Kind.HELLO, OURS.body()),
-        (Kind.WELCOME, OURS.body()),
-        (Kind.REFUSED, refusal),
-        (Kind.CHALLENGE, challenge),
+        (FrameKind.HELLO, OURS.body()),
+        (FrameKind.WELCOME, OURS.body()),
+        (FrameKind.REFUSED, refusal),
+        (FrameKind.CHALLENGE, challenge),
     ]
     plain = [sealed_frame(news(kind, body.decode())) for kind, body in bodies]
-    return [*plain, proven(Kind.HELLO, OURS.body(), Transcript(SECRET, ()))]
+    return [*plain, proven(FrameKind.HELLO, OURS.body(), Transcript(SECRET, ()))]
 
 
 def sign_seeds() -> list[bytes]:

@@ -11,10 +11,10 @@ import numpy as np
 from ringwide.compression.codecs import registry
 from ringwide.compression.codecs.base import BadPayload
 from ringwide.errors import RemoteProtocolError
-from ringwide.mail.desk import Owner
-from ringwide.mail.letter import Incoming, Outgoing
-from ringwide.mail.office import PostOffice
-from ringwide.protocol.frame import DATA, HEADER_BYTES, NEWS_LIMIT_BYTES, Header, Kind, check_payload, seal
+from ringwide.p2p.endpoint import Endpoint
+from ringwide.p2p.open_transfers import SegmentOwner
+from ringwide.p2p.transfer import IncomingTransfer, OutgoingTransfer
+from ringwide.protocol.frame import DATA, HEADER_BYTES, NEWS_LIMIT_BYTES, FrameKind, Header, check_payload, seal
 from ringwide.protocol.frame_reader import FrameReader
 from ringwide.protocol.handshake import (
     Hello,
@@ -94,13 +94,13 @@ class Unread:
     def __init__(self) -> None:
         self.peer, self.scratch, self.said = 0, _SCRATCH, 0
 
-    def send_mail(self, header: bytes, payload: memoryview, *, owner: Owner, number: int) -> None:
+    def send_p2p(self, header: bytes, payload: memoryview, *, owner: SegmentOwner, number: int) -> None:
         self.said += 1
 
-    def tell_mail(self, frame: bytes) -> None:
+    def tell_p2p(self, frame: bytes) -> None:
         self.said += 1
 
-    def forget_mail(self, number: int) -> None: ...
+    def forget_p2p(self, number: int) -> None: ...
 
     def time(self) -> float:
         return 0.0
@@ -108,18 +108,18 @@ class Unread:
     def call_later(self, delay: float, callback: Callable[[], object], /) -> None: ...
 
 
-def mail(data: bytes) -> int:
-    """What a mail lane carries, to a rank that sends three messages and waits for one. How many frames were heard."""
+def p2p(data: bytes) -> int:
+    """What a p2p lane carries, to a rank that sends three messages and waits for one. How many frames were heard."""
     link, heard = Unread(), 0
-    office = _office(link)
+    endpoint = _endpoint(link)
 
     def arrived(header: Header, payload: memoryview) -> None:
         nonlocal heard
-        office.arrived(link, header, payload)
+        endpoint.arrived(link, header, payload)
         heard += 1
 
     reader = FrameReader(
-        landing=lambda header: office.landing(link, header),
+        landing=lambda header: endpoint.landing(link, header),
         arrived=arrived,
         limit_bytes=LIMIT_BYTES,
         staging_bytes=STAGING_BYTES,
@@ -139,8 +139,8 @@ def mail(data: bytes) -> int:
     return heard
 
 
-def _office(link: Unread) -> PostOffice:
-    office = PostOffice(
+def _endpoint(link: Unread) -> Endpoint:
+    endpoint = Endpoint(
         rank=1,
         links={0: link},
         clock=link,
@@ -151,13 +151,17 @@ def _office(link: Unread) -> PostOffice:
         on_lane_ended=lambda peer, reason: None,
         kept_limit_bytes=1,
     )
-    office.on_exchange_given_up = lambda peer, number, words: None
+    endpoint.on_exchange_given_up = lambda peer, number, words: None
     for tag in range(3):
-        office.send(Outgoing(_PLACE[:4], to=0, space=0, tag=tag, what="uint8[4]", on_done=_done, sender=office))
-    office.receive(
-        Incoming(source=0, space=0, tag=7, nbytes=4, what="uint8[4]", on_done=_done, take_memory=lambda: _PLACE[8:12])
+        endpoint.send(
+            OutgoingTransfer(_PLACE[:4], to=0, space=0, tag=tag, what="uint8[4]", on_done=_done, sender=endpoint)
+        )
+    endpoint.receive(
+        IncomingTransfer(
+            source=0, space=0, tag=7, nbytes=4, what="uint8[4]", on_done=_done, take_memory=lambda: _PLACE[8:12]
+        )
     )
-    return office
+    return endpoint
 
 
 def _done(error: Exception | None) -> None: ...
@@ -171,18 +175,18 @@ def handshake(data: bytes) -> bool:
         header = read_header(data[:HEADER_BYTES])
         body = data[HEADER_BYTES : HEADER_BYTES + header.payload_bytes]
         check_payload(header, body)
-        _understand(Kind(header.kind), body)
+        _understand(FrameKind(header.kind), body)
     except RemoteProtocolError:
         return False
     return True
 
 
-def _understand(kind: Kind, body: bytes) -> None:
-    if kind == Kind.CHALLENGE:
+def _understand(kind: FrameKind, body: bytes) -> None:
+    if kind == FrameKind.CHALLENGE:
         challenge = read_challenge(body)
         transcript = begin(SECRET, run_id="", challenge=body, listener=challenge.rank)
         transcript.after(Says.CHALLENGE, body).accepts(bytes(32))
-    elif kind == Kind.REFUSED:
+    elif kind == FrameKind.REFUSED:
         str(read_difference(body).as_error(rank=0, peer="rank 1", dialed=True))
     else:
         theirs = read_hello(body)
@@ -190,7 +194,7 @@ def _understand(kind: Kind, body: bytes) -> None:
             raise Broken(f"believed {theirs}")
         difference = differences(dialer=theirs, listener=OURS)
         if difference is not None:
-            words(Kind.REFUSED, difference.body())
+            words(FrameKind.REFUSED, difference.body())
             str(difference.as_error(rank=0, peer="rank 1", dialed=False))
 
 
@@ -251,5 +255,5 @@ TARGETS: tuple[Callable[[bytes], object], ...] = (
     proof,
     sign,
     codecs,
-    mail,
+    p2p,
 )

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz import targets
-from tests.fuzz.mutation import data_frame, handshake_seeds, mail_seeds, mutations, sign_seeds, stream_seeds
-from tests.fuzz.targets import Broken, frames, handshake, mail, proof, resealed, sign
+from tests.fuzz.mutation import data_frame, handshake_seeds, mutations, p2p_seeds, sign_seeds, stream_seeds
+from tests.fuzz.targets import Broken, frames, handshake, p2p, proof, resealed, sign
 
 from ringwide.protocol.frame import sealed_frame
 
@@ -21,7 +21,7 @@ RUNS: dict[str, tuple[Callable[[bytes], object], Sequence[bytes], int]] = {
     "sealed frames": (lambda data: frames(data, sealed=True), SEALED, 300_000),
     "frames with checksums that fit": (lambda data: frames(resealed(data), sealed=True), SEALED, 60_000),
     "frames in small pieces": (lambda data: frames(data[:300], step=7, patient=False), stream_seeds(), 20_000),
-    "mail": (mail, mail_seeds(), 10_000),
+    "p2p": (p2p, p2p_seeds(), 10_000),
     "handshakes": (handshake, handshake_seeds(), 60_000),
     "handshakes with checksums that fit": (lambda data: handshake(resealed(data)), handshake_seeds(), 40_000),
     "signs of life": (sign, sign_seeds(), 10_000),

@@ -36,7 +36,7 @@ def train(settings: dict[str, Any]) -> None:
         "size": dist.get_world_size(),
         "parameters": [round(value, 2) for value in flat.tolist()],
         "equal": all(torch.equal(flat, each) for each in everyones),
-        "rings": "ringwide.interop.process_group" in sys.modules,
+        "rings": "ringwide.torch.process_group" in sys.modules,
     }
     Path(settings["found"], f"rank-{rank}.json").write_text(json.dumps(found))
 

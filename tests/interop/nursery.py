@@ -22,8 +22,8 @@ from tests.interop import rank
 from ringwide.experiment.fleet.leash import end_with
 
 PRELOADED = (  # what cases would import, each rank for itself
-    "ringwide.interop",
-    "ringwide.interop.creation",
+    "ringwide.torch",
+    "ringwide.torch.init_group",
     "torch._dynamo.utils",
     "torch.distributed.optim",
     "torch.distributed.tensor",

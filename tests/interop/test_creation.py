@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore
 
 import ringwide
-from ringwide.interop.creation import _settings, form
+from ringwide.torch.init_group import _settings, form
 
 
 def formed_and_left(store: HashStore) -> list[float]:

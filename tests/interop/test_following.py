@@ -6,13 +6,13 @@ from queue import SimpleQueue
 
 import pytest
 
-from ringwide.interop.following import Followers, follow, follows
+from ringwide.torch.callback_threads import CallbackThreads, follow, follows
 
 PATIENCE_SECONDS = 60
 
 
 def test_things_that_wait_for_later_ones_do_not_keep_them_from_being_done() -> None:
-    followers, steps = Followers(), [threading.Event() for _ in range(20)]
+    followers, steps = CallbackThreads(), [threading.Event() for _ in range(20)]
     ended = threading.Semaphore(0)
 
     def wait_for_the_next(number: int) -> None:
@@ -28,7 +28,7 @@ def test_things_that_wait_for_later_ones_do_not_keep_them_from_being_done() -> N
 
 
 def test_threads_are_used_again() -> None:
-    followers, names = Followers(), set()
+    followers, names = CallbackThreads(), set()
     for _ in range(50):
         done = threading.Event()
 
@@ -42,7 +42,7 @@ def test_threads_are_used_again() -> None:
 
 
 def test_whoever_ends_the_program_can_wait_for_them() -> None:
-    followers, begun, may_end = Followers(), threading.Event(), threading.Event()
+    followers, begun, may_end = CallbackThreads(), threading.Event(), threading.Event()
 
     def wait() -> None:
         begun.set()
@@ -89,7 +89,7 @@ def test_a_finalizer_in_the_middle_of_it_can_have_something_done_too() -> None:
             trash.clear()
             super().put(thing)
 
-    followers, trash = Followers(), [Follows()]
+    followers, trash = CallbackThreads(), [Follows()]
     followers._things = Things()
     followers.do(done.release)
     for _ in range(2):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from ringwide.interop.hook import Layouts
+from ringwide.torch.comm_hook import Layouts
 
 
 def parameters(count: int) -> list[torch.Tensor]:

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from ringwide.background import Background, background
-from ringwide.interop import interrupts
+from ringwide.runtime.background_loop import BackgroundLoop, background
+from ringwide.torch import interrupts
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -28,11 +28,11 @@ def test_a_signal_of_a_forked_child_is_not_heard_in_its_parent() -> None:
 
 
 def test_a_loop_that_replaces_one_that_has_ended_hears_signals() -> None:
-    before, first = signal.set_wakeup_fd(-1), Background()
+    before, first = signal.set_wakeup_fd(-1), BackgroundLoop()
     try:
         interrupts.end_calls_at_interrupts(first)
         first.close()
-        second = Background()
+        second = BackgroundLoop()
         interrupts.end_calls_at_interrupts(second)
         assert list(interrupts._doorbells) == [second]
         assert interrupts._doorbells[second]._rings

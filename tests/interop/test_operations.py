@@ -13,9 +13,9 @@ from torch.distributed import HashStore
 
 import ringwide
 from interrupting import Two
-from ringwide.interop.creation import form
-from ringwide.interop.process_group import RingProcessGroup
-from ringwide.interop.work import RingWork
+from ringwide.torch.init_group import form
+from ringwide.torch.process_group import RingProcessGroup
+from ringwide.torch.work import RingWork
 
 Tensor = torch.Tensor
 Operation = Callable[[RingProcessGroup], RingWork]

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from ringwide import registration
+from ringwide.torch import registration
 
 PROGRAM = """
 import sys
 import torch
 began = sys.modules.copy()
 assert torch.distributed.is_backend_available("ringwide")
-heavy = [name for name in began if name.startswith("ringwide.") and name != "ringwide.registration"]
+heavy = [name for name in began if name.startswith("ringwide.") and name != "ringwide.torch"]
 assert not heavy, heavy
 assert "uvloop" not in began and "pydantic" not in began
 import ringwide
-assert callable(ringwide.interop.allreduce_hook)
+assert callable(ringwide.torch.allreduce_hook)
 """
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributed import ReduceOp
 
-from ringwide.interop.tensors import operation_on, require_places, write
+from ringwide.torch.dtype_views import operation_on, require_places, write
 
 TRUTHS, FLOATS, INTEGERS = torch.tensor([True]), torch.ones(2), torch.ones(2, dtype=torch.int64)
 

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from ringwide.background import background
-from ringwide.interop.work import RingWork
+from ringwide.runtime.background_loop import background
+from ringwide.torch.work import RingWork
 
 SHORT, LONG = timedelta(milliseconds=10), timedelta(seconds=60)
 

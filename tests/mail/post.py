@@ -4,16 +4,16 @@ from collections import deque
 from collections.abc import Callable
 
 from ringwide.errors import PeerLeft, RingwideError
-from ringwide.mail.desk import Owner
-from ringwide.mail.letter import Incoming, Letter, Outgoing
-from ringwide.mail.office import PostOffice
+from ringwide.p2p.endpoint import Endpoint
+from ringwide.p2p.open_transfers import SegmentOwner
+from ringwide.p2p.transfer import IncomingTransfer, OutgoingTransfer, Transfer
 from ringwide.protocol.frame import HEADER_BYTES, Header
 from ringwide.protocol.frame_reader import FrameReader
 from ringwide.protocol.p2p import KEPT_LIMIT_BYTES, OFFER_BYTES, Space
 from ringwide.transport.buffers import Scratch
 
 SEGMENT_BYTES, STAGING_BYTES = 64, HEADER_BYTES + 40
-"""So that some payloads are staged, and others land where the office says."""
+"""So that some payloads are staged, and others land where the endpoint says."""
 
 
 ROOM_FOR_ONE, ROOM_FOR_THREE = 1, 2 * OFFER_BYTES + 200
@@ -39,7 +39,7 @@ class Way:
 
     def __init__(self, sender: int, hear: Callable[[Header, memoryview], None], land: Callable[[Header], memoryview]):
         self.peer, self.scratch = sender, Scratch()
-        self.waiting: deque[tuple[bytes, memoryview, Owner | None, int]] = deque()
+        self.waiting: deque[tuple[bytes, memoryview, SegmentOwner | None, int]] = deque()
         self.pipe = bytearray()
         self.reader = FrameReader(landing=land, arrived=hear, limit_bytes=SEGMENT_BYTES, staging_bytes=STAGING_BYTES)
 
@@ -63,33 +63,33 @@ class Way:
 
 
 class Link:
-    """What one office has of its way to another, and of the way back."""
+    """What one endpoint has of its way to another, and of the way back."""
 
     def __init__(self, out: Way, back: Way) -> None:
         self._out, self._back = out, back
 
-    def send_mail(self, header: bytes, payload: memoryview, *, owner: Owner, number: int) -> None:
+    def send_p2p(self, header: bytes, payload: memoryview, *, owner: SegmentOwner, number: int) -> None:
         self._out.waiting.append((header, payload, owner, number))
 
-    def tell_mail(self, frame: bytes) -> None:
+    def tell_p2p(self, frame: bytes) -> None:
         self._out.waiting.append((frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:], None, 0))
 
-    def forget_mail(self, number: int) -> None:
+    def forget_p2p(self, number: int) -> None:
         self._back.reader.divert(number)
         kept = [entry for entry in self._out.waiting if entry[2] is None or entry[3] != number]
         self._out.waiting = deque(kept)
 
 
 class Ended:
-    """What letters have ended with, in order."""
+    """What transfers have ended with, in order."""
 
     def __init__(self) -> None:
-        self.outcomes: dict[Letter, Exception | None] = {}
+        self.outcomes: dict[Transfer, Exception | None] = {}
 
-    def of(self, letter: Letter) -> str:
-        if letter not in self.outcomes:
+    def of(self, transfer: Transfer) -> str:
+        if transfer not in self.outcomes:
             return "open"
-        error = self.outcomes[letter]
+        error = self.outcomes[transfer]
         return "done" if error is None else type(error).__name__
 
 
@@ -109,7 +109,7 @@ class Town:
         self.lost: list[tuple[int, Exception]] = []
         self.ways = {(a, b): self._way(a, b) for a in range(size) for b in range(size) if a != b}
         self.offices = [
-            PostOffice(
+            Endpoint(
                 rank=rank,
                 links={
                     peer: Link(self.ways[rank, peer], self.ways[peer, rank]) for peer in range(size) if peer != rank
@@ -144,43 +144,43 @@ class Town:
         tag: int = 0,
         dtype: str = "uint8",
         space: Space = Space.MESSAGES,
-    ) -> Outgoing:
-        letter = Outgoing(
+    ) -> OutgoingTransfer:
+        transfer = OutgoingTransfer(
             memoryview(bytearray(payload)),
             to=to,
             space=space,
             tag=tag,
             what=f"{dtype}[{len(payload)}]",
-            on_done=lambda error: self._done(letter, error),
+            on_done=lambda error: self._done(transfer, error),
             sender=self.offices[sender],
         )
-        self.offices[sender].send(letter)
-        return letter
+        self.offices[sender].send(transfer)
+        return transfer
 
     def receive(
         self, rank: int, nbytes: int, source: int | None = None, *, tag: int = 0, space: Space = Space.MESSAGES
-    ) -> Incoming:
-        letter = Incoming(
+    ) -> IncomingTransfer:
+        transfer = IncomingTransfer(
             source=source,
             space=space,
             tag=tag,
             nbytes=nbytes,
             what=f"uint8[{nbytes}]",
-            on_done=lambda error: self._done(letter, error),
+            on_done=lambda error: self._done(transfer, error),
             take_memory=lambda: memoryview(bytearray(nbytes)),
         )
-        self.offices[rank].receive(letter)
-        return letter
+        self.offices[rank].receive(transfer)
+        return transfer
 
-    def _done(self, letter: Letter, error: Exception | None) -> None:
-        assert letter not in self.ended.outcomes, "a letter ends once"
-        self.ended.outcomes[letter] = error
+    def _done(self, transfer: Transfer, error: Exception | None) -> None:
+        assert transfer not in self.ended.outcomes, "a transfer ends once"
+        self.ended.outcomes[transfer] = error
 
-    def of(self, letter: Letter) -> str:
-        return self.ended.of(letter)
+    def of(self, transfer: Transfer) -> str:
+        return self.ended.of(transfer)
 
-    def error(self, letter: Letter) -> Exception:
-        error = self.ended.outcomes[letter]
+    def error(self, transfer: Transfer) -> Exception:
+        error = self.ended.outcomes[transfer]
         assert error is not None
         return error
 

@@ -7,29 +7,29 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 import pytest
+from p2p.post import ROOM_FOR_ONE, ROOM_FOR_THREE, SEGMENT_BYTES, Town
 
 from counted import grows_evenly
-from mail.post import ROOM_FOR_ONE, ROOM_FOR_THREE, SEGMENT_BYTES, Town
 from ringwide.errors import PeerLost, RemoteProtocolError
-from ringwide.mail import sending
-from ringwide.mail.letter import Incoming, Letter, Outgoing
-from ringwide.protocol.frame import Kind, news, unpack
+from ringwide.p2p import sender as sending
+from ringwide.p2p.transfer import IncomingTransfer, OutgoingTransfer, Transfer
+from ringwide.protocol.frame import FrameKind, news, unpack
 from ringwide.protocol.p2p import Offer, Space, wanted
 
 
-def kinds_waiting(town: Town, sender: int, receiver: int) -> list[Kind]:
+def kinds_waiting(town: Town, sender: int, receiver: int) -> list[FrameKind]:
     """What has not left yet on this way."""
-    return [Kind(unpack(header, limit_bytes=64).kind) for header, *_ in town.ways[sender, receiver].waiting]
+    return [FrameKind(unpack(header, limit_bytes=64).kind) for header, *_ in town.ways[sender, receiver].waiting]
 
 
 def test_what_is_not_kept_is_held_shown_and_put_off() -> None:
     town = Town(2, kept_limit_bytes=ROOM_FOR_THREE)
     for number in range(5):
         town.send(0, 1, bytes([number]), tag=number // 4)
-    assert kinds_waiting(town, 0, 1) == [Kind.OFFER] * 3 + [Kind.HELD] * 2  # the first of each tag
+    assert kinds_waiting(town, 0, 1) == [FrameKind.OFFER] * 3 + [FrameKind.HELD] * 2  # the first of each tag
     town.settle()
     received = town.receive(1, 1, tag=1)
-    assert kinds_waiting(town, 1, 0) == [Kind.WANTED]
+    assert kinds_waiting(town, 1, 0) == [FrameKind.WANTED]
     town.settle()
     assert (town.of(received), bytes(received.memory)) == ("done", bytes([4]))
 
@@ -42,7 +42,7 @@ def test_what_is_shown_while_it_is_wanted_is_accepted_at_once() -> None:
     while town.ways[0, 1].waiting:
         town.ways[0, 1].leave()
     town.ways[0, 1].arrive(1 << 30)
-    assert kinds_waiting(town, 1, 0) == [Kind.ACCEPT]
+    assert kinds_waiting(town, 1, 0) == [FrameKind.ACCEPT]
     town.settle()
     assert bytes(received.memory) == b"?"
 
@@ -54,7 +54,7 @@ def test_nobody_is_asked_who_has_never_held_anything() -> None:
     town.settle()
     town.receive(1, 1, 2, tag=9)
     town.receive(1, 1, tag=9)
-    assert (kinds_waiting(town, 1, 0), kinds_waiting(town, 1, 2)) == ([Kind.WANTED], [])
+    assert (kinds_waiting(town, 1, 0), kinds_waiting(town, 1, 2)) == ([FrameKind.WANTED], [])
 
 
 def test_when_there_is_room_again_nothing_is_held_any_more() -> None:
@@ -67,8 +67,8 @@ def test_when_there_is_room_again_nothing_is_held_any_more() -> None:
         town.settle()
     for number in range(3):
         town.send(0, 1, b"x", tag=number)
-    assert kinds_waiting(town, 0, 1) == [Kind.OFFER] * 3
-    assert not town.offices[0]._desk.mail_with[1].shown.letters
+    assert kinds_waiting(town, 0, 1) == [FrameKind.OFFER] * 3
+    assert not town.offices[0]._desk.p2p_with[1].shown.transfers
 
 
 def test_a_receive_that_came_too_late_for_what_was_shown_gets_it_when_that_comes_home() -> None:
@@ -78,9 +78,9 @@ def test_a_receive_that_came_too_late_for_what_was_shown_gets_it_when_that_comes
         town.send(0, 1, bytes([tag]), tag=tag)
         town.ways[0, 1].leave()
         town.ways[0, 1].arrive(1 << 30)
-    assert kinds_waiting(town, 1, 0) == [Kind.LATER]  # of tag 1; the next is told when this has left
+    assert kinds_waiting(town, 1, 0) == [FrameKind.LATER]  # of tag 1; the next is told when this has left
     received = town.receive(1, 1, tag=2)
-    assert kinds_waiting(town, 1, 0) == [Kind.LATER, Kind.WANTED]
+    assert kinds_waiting(town, 1, 0) == [FrameKind.LATER, FrameKind.WANTED]
     town.settle()
     assert (town.of(received), bytes(received.memory)) == ("done", bytes([2]))
 
@@ -92,8 +92,8 @@ def test_one_that_is_shown_and_given_up_is_out_of_the_way() -> None:
     town.settle()
     received = [town.receive(1, 1, tag=5) for _ in range(2)]
     town.settle()
-    assert [bytes(letter.memory)[0] for letter in received] == [0, 2]
-    assert [town.of(letter) for letter in (kept, shown, behind)] == ["done", "open", "done"]
+    assert [bytes(transfer.memory)[0] for transfer in received] == [0, 2]
+    assert [town.of(transfer) for transfer in (kept, shown, behind)] == ["done", "open", "done"]
     assert not town.offices[0].waits
 
 
@@ -103,7 +103,7 @@ def test_one_that_is_shown_and_does_not_fit_is_a_mismatch_and_the_next_is_shown(
     sent = [town.send(0, 1, b"ab", tag=1), town.send(0, 1, b"abc", tag=1)]
     received = [town.receive(1, 3, tag=1), town.receive(1, 3, tag=1)]
     town.settle()
-    assert [town.of(letter) for letter in (*sent, *received)] == ["MessageMismatch", "done"] * 2
+    assert [town.of(transfer) for transfer in (*sent, *received)] == ["MessageMismatch", "done"] * 2
 
 
 def test_a_receive_without_memory_for_what_is_shown_tells_its_sender() -> None:
@@ -124,7 +124,7 @@ def test_messages_leave_exchanges_their_room_and_the_other_way_round(full: Space
         town.send(0, 1, b"x", tag=tag, space=full)
     town.settle()
     town.send(0, 1, b"y", tag=1, space=other)
-    assert kinds_waiting(town, 0, 1) == [Kind.OFFER]
+    assert kinds_waiting(town, 0, 1) == [FrameKind.OFFER]
     received = town.receive(1, 1, tag=1, space=other)
     town.settle()
     assert bytes(received.memory) == b"y"
@@ -135,11 +135,11 @@ def test_what_is_held_ends_with_the_peer_that_leaves_and_with_the_ring() -> None
     sent = [town.send(0, 1, b"x", tag=tag % 2) for tag in range(6)]
     town.settle()
     town.say_goodbye(1, to=0)
-    assert {town.of(letter) for letter in sent} == {"PeerLeft"}
+    assert {town.of(transfer) for transfer in sent} == {"PeerLeft"}
     town = Town(2, kept_limit_bytes=ROOM_FOR_ONE)
     sent = [town.send(0, 1, b"x", tag=tag % 2) for tag in range(6)]
     town.fail(0, PeerLost(rank=1, reason="gone"))
-    assert {town.of(letter) for letter in sent} == {"PeerLost"}
+    assert {town.of(transfer) for transfer in sent} == {"PeerLost"}
 
 
 # -- any story at all
@@ -156,10 +156,10 @@ class Story:
         room = self.chance.choice([ROOM_FOR_ONE, ROOM_FOR_THREE])
         self.town = Town(self.chance.choice([2, 3]), kept_limit_bytes=room)
         self.tags = self.chance.choice([2, 4, 10])
-        self.sent: list[Outgoing] = []
-        self.received: list[Incoming] = []
-        self.rank_of: dict[Letter, int] = {}
-        self.given_up: set[Letter] = set()
+        self.sent: list[OutgoingTransfer] = []
+        self.received: list[IncomingTransfer] = []
+        self.rank_of: dict[Transfer, int] = {}
+        self.given_up: set[Transfer] = set()
 
     def tell(self) -> None:
         """Sends or receives come first in some, in others both are mixed; and bytes move more or less often."""
@@ -180,27 +180,29 @@ class Story:
         to = self._rank()
         sender = self.chance.choice([rank for rank in range(self.town.size) if rank != to])
         tag = self.chance.randrange(self.tags)
-        letter = self.town.send(sender, to, bytes([len(self.sent)]) * SIZES[tag % 2], tag=tag)
-        self.sent.append(letter)
-        self.rank_of[letter] = sender
+        transfer = self.town.send(sender, to, bytes([len(self.sent)]) * SIZES[tag % 2], tag=tag)
+        self.sent.append(transfer)
+        self.rank_of[transfer] = sender
 
     def _receive(self) -> None:
         rank = self._rank()
         source = self.chance.choice([None, *(other for other in range(self.town.size) if other != rank)])
         tag = self.chance.randrange(self.tags)
-        letter = self.town.receive(rank, SIZES[tag % 2], source, tag=tag)
-        self.received.append(letter)
-        self.rank_of[letter] = rank
+        transfer = self.town.receive(rank, SIZES[tag % 2], source, tag=tag)
+        self.received.append(transfer)
+        self.rank_of[transfer] = rank
 
-    def waiting(self, letters: list[Outgoing] | list[Incoming]) -> list[Letter]:
-        return [letter for letter in letters if self.town.of(letter) == "open" and letter not in self.given_up]
+    def waiting(self, transfers: list[OutgoingTransfer] | list[IncomingTransfer]) -> list[Transfer]:
+        return [
+            transfer for transfer in transfers if self.town.of(transfer) == "open" and transfer not in self.given_up
+        ]
 
     def _give_up(self) -> None:
-        letters = self.waiting(self.sent) + self.waiting(self.received)
-        if letters:
-            letter = self.chance.choice(letters)
-            self.given_up.add(letter)
-            self.town.offices[self.rank_of[letter]].give_up(letter, "by chance")
+        transfers = self.waiting(self.sent) + self.waiting(self.received)
+        if transfers:
+            transfer = self.chance.choice(transfers)
+            self.given_up.add(transfer)
+            self.town.offices[self.rank_of[transfer]].give_up(transfer, "by chance")
 
     def _move(self) -> None:
         way = self.chance.choice(list(self.town.ways.values()))
@@ -227,17 +229,17 @@ def check(story: Story) -> None:
         fits = other.source in (None, rank_of[one]) and (one.peer, one.tag) == (rank_of[other], other.tag)
         assert not fits, f"{one} and {other} wait for each other"
     order: dict[object, list[int]] = defaultdict(list)
-    for letter in story.received:  # as they were posted
-        if town.of(letter) == "done":
-            order[rank_of[letter], letter.source, letter.peer, letter.tag].append(letter.memory[0])
-            assert (letter.peer, letter.tag) == of_number(story, letter.memory[0])
-            assert len(set(letter.memory)) == 1
+    for transfer in story.received:  # as they were posted
+        if town.of(transfer) == "done":
+            order[rank_of[transfer], transfer.source, transfer.peer, transfer.tag].append(transfer.memory[0])
+            assert (transfer.peer, transfer.tag) == of_number(story, transfer.memory[0])
+            assert len(set(transfer.memory)) == 1
     assert all(numbers == sorted(set(numbers)) for numbers in order.values())
-    for letter in (*story.sent, *story.received):
-        assert town.of(letter) in ("open", "done", "CollectiveAborted")
-    for office in town.offices:
-        for mail in office._desk.mail_with.values():
-            assert not any([mail.leaving, mail.turns, mail.in_lane, mail.arriving, mail.unwanted, mail.shown.letters])
+    for transfer in (*story.sent, *story.received):
+        assert town.of(transfer) in ("open", "done", "CollectiveAborted")
+    for endpoint in town.offices:
+        for p2p in endpoint._desk.p2p_with.values():
+            assert not any([p2p.leaving, p2p.turns, p2p.in_lane, p2p.arriving, p2p.unwanted, p2p.shown.transfers])
 
 
 def of_number(story: Story, number: int) -> tuple[int, int]:
@@ -297,15 +299,15 @@ def test_wishes_for_what_nobody_has_leave_no_trace() -> None:
 
 def test_what_is_shown_and_not_wanted_leaves_no_trace_and_one_answer() -> None:
     town = Town(2)
-    feed(town, Offer(2, 0, 1, 1, "uint8[1]").frame(kind=Kind.HELD))
+    feed(town, Offer(2, 0, 1, 1, "uint8[1]").frame(kind=FrameKind.HELD))
     tracemalloc.start()
     try:
-        frames = (Offer(number, 0, number, 1, "uint8[1]").frame(kind=Kind.HELD) for number in range(4, 40_000, 2))
+        frames = (Offer(number, 0, number, 1, "uint8[1]").frame(kind=FrameKind.HELD) for number in range(4, 40_000, 2))
         feed_all(town, frames)
         assert tracemalloc.get_traced_memory()[0] < 20_000
     finally:
         tracemalloc.stop()
-    assert kinds_waiting(town, 1, 0) == [Kind.LATER]
+    assert kinds_waiting(town, 1, 0) == [FrameKind.LATER]
 
 
 def test_what_has_not_left_cannot_be_put_off() -> None:
@@ -315,19 +317,19 @@ def test_what_has_not_left_cannot_be_put_off() -> None:
         town.send(1, 0, b"x", tag=tag)
     feed(town, wanted(0, 1))
     with pytest.raises(RemoteProtocolError, match="rank 0 puts off message 3, which it has not been shown"):
-        feed(town, news(Kind.LATER, "", collective=3))
+        feed(town, news(FrameKind.LATER, "", collective=3))
 
 
 BAD = {
-    "later, of nothing": news(Kind.LATER, "", collective=9),
-    "later, of number 0": news(Kind.LATER, "", collective=0),
-    "later, of its own": news(Kind.LATER, "", collective=2),
-    "a wish without words": news(Kind.WANTED, ""),
-    "a wish that is too long": news(Kind.WANTED, "\0" * 10),
+    "later, of nothing": news(FrameKind.LATER, "", collective=9),
+    "later, of number 0": news(FrameKind.LATER, "", collective=0),
+    "later, of its own": news(FrameKind.LATER, "", collective=2),
+    "a wish without words": news(FrameKind.WANTED, ""),
+    "a wish that is too long": news(FrameKind.WANTED, "\0" * 10),
     "a wish in no space": wanted(2, 1),
-    "shown out of turn": Offer(6, 0, 0, 1, "uint8[1]").frame(kind=Kind.HELD),
-    "shown in no space": Offer(4, 2, 0, 1, "uint8[1]").frame(kind=Kind.HELD),
-    "shown in too few bytes": news(Kind.HELD, "short", collective=4),
+    "shown out of turn": Offer(6, 0, 0, 1, "uint8[1]").frame(kind=FrameKind.HELD),
+    "shown in no space": Offer(4, 2, 0, 1, "uint8[1]").frame(kind=FrameKind.HELD),
+    "shown in too few bytes": news(FrameKind.HELD, "short", collective=4),
 }
 
 
@@ -350,18 +352,18 @@ def in_reverse(count: int) -> None:
     for tag in reversed(range(count)):
         town.receive(1, 1, 0, tag=tag)
     town.settle()
-    assert not any(office.waits for office in town.offices)
+    assert not any(endpoint.waits for endpoint in town.offices)
 
 
 def given_up(count: int) -> None:
     town = Town(2, kept_limit_bytes=ROOM_FOR_THREE)
-    letters: list[Outgoing | Incoming] = [town.send(0, 1, b"x", tag=tag) for tag in range(count)]
+    transfers: list[OutgoingTransfer | IncomingTransfer] = [town.send(0, 1, b"x", tag=tag) for tag in range(count)]
     town.settle()
-    for letter in reversed(letters):
-        town.offices[0].give_up(letter, "")
-    letters = [town.receive(1, 1, tag=3) for _ in range(count)]
-    for letter in reversed(letters):
-        town.offices[1].give_up(letter, "")
+    for transfer in reversed(transfers):
+        town.offices[0].give_up(transfer, "")
+    transfers = [town.receive(1, 1, tag=3) for _ in range(count)]
+    for transfer in reversed(transfers):
+        town.offices[1].give_up(transfer, "")
 
 
 def ended(count: int) -> None:
@@ -388,7 +390,7 @@ def leaving(count: int) -> None:
     town.ways[1, 0].arrive(1 << 30)
     for rank in range(2):
         town.fail(rank, PeerLost(rank=1 - rank, reason="gone"))
-    assert not any(office.waits for office in town.offices)
+    assert not any(endpoint.waits for endpoint in town.offices)
 
 
 @pytest.mark.parametrize("act", [in_reverse, given_up, ended, leaving])

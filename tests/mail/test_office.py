@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
+from p2p.post import ROOM_FOR_ONE, ROOM_FOR_THREE, SEGMENT_BYTES, Town
 
-from mail.post import ROOM_FOR_ONE, ROOM_FOR_THREE, SEGMENT_BYTES, Town
 from ringwide.errors import (
     CollectiveAborted,
     CollectiveTimeout,
@@ -19,9 +19,9 @@ from ringwide.errors import (
     RemoteProtocolError,
     RingClosed,
 )
-from ringwide.mail import sending
-from ringwide.mail.letter import Incoming, Letter, Outgoing
-from ringwide.protocol.frame import HEADER_BYTES, Kind, framed, news, pack_data, unpack
+from ringwide.p2p import sender
+from ringwide.p2p.transfer import IncomingTransfer, OutgoingTransfer, Transfer
+from ringwide.protocol.frame import HEADER_BYTES, FrameKind, framed, news, pack_data, unpack
 from ringwide.protocol.p2p import KEPT_LIMIT_BYTES, Offer, Space
 
 LONG = bytes(range(256)) * 10
@@ -47,7 +47,7 @@ def test_a_message_arrives_whoever_comes_first(nbytes: int, first: str) -> None:
     town.settle()
     assert (town.of(sent), town.of(received), bytes(received.memory)) == ("done", "done", LONG[:nbytes])
     assert received.peer == 1
-    assert not any(office.waits for office in town.offices)
+    assert not any(endpoint.waits for endpoint in town.offices)
 
 
 def test_nothing_is_accepted_before_it_is_wanted_and_nothing_sent_before_it_is_accepted() -> None:
@@ -69,7 +69,7 @@ def test_a_message_is_done_when_its_last_byte_has_left() -> None:
     town.ways[1, 0].leave()
     town.ways[1, 0].arrive(1 << 30)
     while way.waiting:
-        assert len(way.waiting) <= sending.WINDOW
+        assert len(way.waiting) <= sender.WINDOW
         assert town.of(sent) == "open"
         way.leave()
     assert town.of(sent) == "done"
@@ -90,11 +90,11 @@ def test_messages_that_leave_at_once_take_turns_and_do_not_fill_the_lane() -> No
     back.arrive(1 << 30)
     order = []
     while way.waiting:
-        assert len(way.waiting) <= sending.LANE_WINDOW
+        assert len(way.waiting) <= sender.LANE_WINDOW
         order.append(unpack(way.waiting[0][0], limit_bytes=SEGMENT_BYTES).collective)
         way.leave()
     assert len(set(order[-100:])) > 80  # nearly all leave to the end; before others came, a few had more turns
-    assert {town.of(letter) for letter in sent} == {"done"}
+    assert {town.of(transfer) for transfer in sent} == {"done"}
 
 
 def test_an_exchange_is_no_message() -> None:
@@ -111,7 +111,7 @@ def test_an_exchange_is_no_message() -> None:
 # -- giving up
 
 
-def half_way(town: Town) -> tuple[Outgoing, Incoming]:
+def half_way(town: Town) -> tuple[OutgoingTransfer, IncomingTransfer]:
     """A message of which a part has arrived, the next in the middle of a segment."""
     received, sent = town.receive(1, len(LONG)), town.send(0, 1, LONG)
     town.ways[0, 1].leave()
@@ -127,9 +127,9 @@ def half_way(town: Town) -> tuple[Outgoing, Incoming]:
 def test_who_gives_up_hears_no_more_and_the_other_hears_why() -> None:
     for gives_up in range(2):
         town = Town(2)
-        letters = half_way(town)
-        ours, theirs = letters[gives_up], letters[1 - gives_up]
-        before = bytes(letters[1].memory)
+        transfers = half_way(town)
+        ours, theirs = transfers[gives_up], transfers[1 - gives_up]
+        before = bytes(transfers[1].memory)
         town.offices[gives_up].give_up(ours, "it is tired")
         town.settle()
         assert (town.of(ours), town.of(theirs)) == ("open", "CollectiveAborted")
@@ -137,9 +137,9 @@ def test_who_gives_up_hears_no_more_and_the_other_hears_why() -> None:
         assert isinstance(error, CollectiveAborted)
         assert (error.by, error.reason) == (gives_up, "it is tired")
         if gives_up == 1:
-            assert bytes(letters[1].memory) == before  # nothing lands in it any more
-        assert not town.offices[1]._desk.mail_with[0].unwanted  # and both know that nothing more will come
-        assert not any(office.waits for office in town.offices)
+            assert bytes(transfers[1].memory) == before  # nothing lands in it any more
+        assert not town.offices[1]._desk.p2p_with[0].unwanted  # and both know that nothing more will come
+        assert not any(endpoint.waits for endpoint in town.offices)
         again, sent = town.receive(1, len(LONG)), town.send(0, 1, LONG)
         town.settle()
         assert (town.of(again), town.of(sent), bytes(again.memory)) == ("done", "done", LONG)
@@ -151,7 +151,7 @@ def test_both_may_give_up_at_once() -> None:
     town.offices[0].give_up(sent, "")
     town.offices[1].give_up(received, "")
     town.settle()
-    assert not town.offices[1]._desk.mail_with[0].unwanted
+    assert not town.offices[1]._desk.p2p_with[0].unwanted
     assert (town.of(sent), town.of(received)) == ("open", "open")
 
 
@@ -166,7 +166,7 @@ def test_a_receiver_that_gives_up_when_all_has_left_troubles_nobody() -> None:
     town.offices[1].give_up(received, "")
     town.settle()
     assert town.of(sent) == "done"
-    assert not town.offices[1]._desk.mail_with[0].unwanted
+    assert not town.offices[1]._desk.p2p_with[0].unwanted
 
 
 def test_an_acceptance_may_cross_the_withdrawal() -> None:
@@ -212,7 +212,7 @@ def test_a_mismatch_names_both_sides() -> None:
     town = Town(2)
     received, sent = town.receive(1, 12, tag=3), town.send(0, 1, LONG[:12], tag=3, dtype="int8")
     town.settle()
-    errors = [town.error(letter) for letter in (sent, received)]
+    errors = [town.error(transfer) for transfer in (sent, received)]
     assert [str(error) for error in errors] == [str(errors[0])] * 2
     for rank, error in enumerate(errors):
         assert isinstance(error, MessageMismatch)
@@ -229,8 +229,8 @@ def test_a_peer_that_leaves_ends_only_what_is_with_itself() -> None:
     between = town.receive(0, 5, 1, tag=1), town.send(1, 0, b"hello", tag=1)
     error = town.say_goodbye(2, to=0)
     town.settle()
-    assert [town.error(letter) for letter in (from_it, to_it)] == [error, error]
-    assert [town.of(letter) for letter in (from_anybody, *between)] == ["open", "done", "done"]
+    assert [town.error(transfer) for transfer in (from_it, to_it)] == [error, error]
+    assert [town.of(transfer) for transfer in (from_anybody, *between)] == ["open", "done", "done"]
     for call in (lambda: town.send(0, 2, b""), lambda: town.receive(0, 1, 2)):
         with pytest.raises(PeerLost, match="rank 2 left"):
             call()
@@ -274,7 +274,7 @@ def test_when_the_ring_is_over_everything_ends_with_the_reason() -> None:
     sent, received = half_way(town)
     more = [town.send(0, 0, b"x"), town.receive(0, 1, tag=9), town.send(0, 1, b"y", tag=9), sent]
     town.fail(0, error)
-    assert [town.ended.outcomes[letter] for letter in more] == [error] * 4
+    assert [town.ended.outcomes[transfer] for transfer in more] == [error] * 4
     assert not any(owner for *_, owner, _ in town.ways[0, 1].waiting)  # nobody reads the caller's memory any more
     town.fail(0, RingClosed("left"))
     with pytest.raises(PeerLost, match="gone"):
@@ -286,23 +286,23 @@ def test_when_the_ring_is_over_everything_ends_with_the_reason() -> None:
 # -- deadlines
 
 
-def test_a_letter_without_progress_is_reported_and_then_given_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_transfer_without_progress_is_reported_and_then_given_up(caplog: pytest.LogCaptureFixture) -> None:
     town = Town(3, timeout_seconds=30.0, warn_after_seconds=10.0)
     received, sent = town.receive(1, 4, tag=5), town.send(0, 2, b"four")
     assert town.opened == 2
-    for office, now in itertools.product((town.offices[0], town.offices[1]), (0.1, 11.0, 12.0, 29.0)):
-        with caplog.at_level(logging.WARNING, "ringwide.mail"):
-            office.check_progress(now)
+    for endpoint, now in itertools.product((town.offices[0], town.offices[1]), (0.1, 11.0, 12.0, 29.0)):
+        with caplog.at_level(logging.WARNING, "ringwide.p2p"):
+            endpoint.check_progress(now)
     assert [record.getMessage() for record in caplog.records] == [
         "the message to rank 2 with tag 0 (uint8[4]): waiting for rank 2 (11 s without progress)",
         "the message to rank 2 with tag 0 (uint8[4]): waiting for rank 2 (29 s without progress)",
         "the message from any rank with tag 5 (uint8[4]): waiting for rank 0, rank 2 (11 s without progress)",
         "the message from any rank with tag 5 (uint8[4]): waiting for rank 0, rank 2 (29 s without progress)",
     ]
-    for office in town.offices:
-        office.check_progress(31.0)
-    for letter, waiting_for in ((received, (0, 2)), (sent, (2,))):
-        error = town.error(letter)
+    for endpoint in town.offices:
+        endpoint.check_progress(31.0)
+    for transfer, waiting_for in ((received, (0, 2)), (sent, (2,))):
+        error = town.error(transfer)
         assert isinstance(error, CollectiveTimeout)
         assert error.waiting_for == waiting_for
     assert str(town.error(sent)) == (
@@ -314,10 +314,10 @@ def test_a_letter_without_progress_is_reported_and_then_given_up(caplog: pytest.
     assert town.of(late) == "open"
 
 
-def test_many_letters_without_progress_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_transfers_without_progress_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """And those that come later join it: there is a line every `warn_after_seconds`, not one for each."""
     town = Town(3, warn_after_seconds=10.0)
-    with caplog.at_level(logging.WARNING, "ringwide.mail"):
+    with caplog.at_level(logging.WARNING, "ringwide.p2p"):
         for tenth in range(250):
             if tenth < 50:
                 town.send(0, 1 + tenth % 2, b"four", tag=tenth)
@@ -333,14 +333,14 @@ def test_progress_and_time_in_which_we_did_not_run_start_the_deadline_anew() -> 
     town = Town(2, timeout_seconds=30.0)
     sent, received = half_way(town)
     for now in (1.0, 29.0):
-        for office in town.offices:
-            office.check_progress(now)
+        for endpoint in town.offices:
+            endpoint.check_progress(now)
     town.ways[0, 1].leave()
     town.ways[0, 1].arrive(1 << 30)
-    for office in town.offices:
-        office.check_progress(40.0)
-        office.forgive(50.0)
-        office.check_progress(110.0)
+    for endpoint in town.offices:
+        endpoint.check_progress(40.0)
+        endpoint.forgive(50.0)
+        endpoint.check_progress(110.0)
     assert (town.of(sent), town.of(received)) == ("open", "open")
     town.offices[1].check_progress(121.0)
     town.settle()
@@ -354,14 +354,14 @@ BAD = {
     "an offer out of turn": Offer(6, 0, 0, 1, "uint8[1]").frame(),
     "an offer with our number": Offer(3, 0, 0, 1, "uint8[1]").frame(),
     "an offer in no space": Offer(4, 2, 0, 1, "uint8[1]").frame(),
-    "a short offer": framed(Kind.OFFER, b"short", collective=4),
+    "a short offer": framed(FrameKind.OFFER, b"short", collective=4),
     "another epoch": Offer(4, 0, 0, 1, "uint8[1]").frame(epoch=1),
-    "an answer to nothing": news(Kind.ACCEPT, "", collective=7),
-    "an answer to their own": news(Kind.ACCEPT, "", collective=2),
-    "an answer to number 0": news(Kind.DECLINE, "", collective=0),
-    "a second answer": news(Kind.ACCEPT, "", collective=1),
-    "no after yes": news(Kind.DECLINE, "", collective=1),
-    "the end of nothing": news(Kind.WITHDRAW, "", collective=4),
+    "an answer to nothing": news(FrameKind.ACCEPT, "", collective=7),
+    "an answer to their own": news(FrameKind.ACCEPT, "", collective=2),
+    "an answer to number 0": news(FrameKind.DECLINE, "", collective=0),
+    "a second answer": news(FrameKind.ACCEPT, "", collective=1),
+    "no after yes": news(FrameKind.DECLINE, "", collective=1),
+    "the end of nothing": news(FrameKind.WITHDRAW, "", collective=4),
     "data of nothing": data_frame(4, 0, b"x"),
     "no data of nothing": data_frame(4, 0, b""),
     "much data of nothing": data_frame(4, 0, bytes(SEGMENT_BYTES)),
@@ -370,9 +370,9 @@ BAD = {
     "an empty segment": data_frame(2, 0, b""),
     "a coded segment": data_frame(2, 0, LONG[:SEGMENT_BYTES], codec=1),
     "a segment of a collective": data_frame(2, 0, LONG[:SEGMENT_BYTES], fingerprint=3),
-    "a dispute": news(Kind.DISPUTE, "", collective=1),
-    "a goodbye": news(Kind.GOODBYE, "it is done"),
-    "an exchange that nobody made": news(Kind.ABORT, "", collective=1),
+    "a dispute": news(FrameKind.DISPUTE, "", collective=1),
+    "a goodbye": news(FrameKind.GOODBYE, "it is done"),
+    "an exchange that nobody made": news(FrameKind.ABORT, "", collective=1),
 }
 
 
@@ -385,7 +385,7 @@ def busy() -> Town:
     town.ways[0, 1].pipe += offer.frame()
     town.ways[0, 1].arrive(1 << 30)
     town.send(1, 0, LONG)
-    town.ways[0, 1].pipe += news(Kind.ACCEPT, "", collective=1)
+    town.ways[0, 1].pipe += news(FrameKind.ACCEPT, "", collective=1)
     town.ways[0, 1].arrive(1 << 30)
     return town
 
@@ -403,10 +403,12 @@ def test_what_breaks_the_rules_is_refused(name: str) -> None:
         st.builds(
             lambda kind, number, segment, payload: (
                 data_frame(number, segment, payload)
-                if kind is Kind.DATA
+                if kind is FrameKind.DATA
                 else framed(kind, payload[:64], collective=number)
             ),
-            st.sampled_from([Kind.DATA, Kind.ABORT, *(kind for kind in Kind if kind >= Kind.OFFER)]),
+            st.sampled_from(
+                [FrameKind.DATA, FrameKind.ABORT, *(kind for kind in FrameKind if kind >= FrameKind.OFFER)]
+            ),
             st.integers(0, 8),
             st.integers(0, 3),
             st.one_of(
@@ -437,19 +439,21 @@ def test_any_frames_at_all_give_what_they_mean_or_a_protocol_error(frames: list[
     finally:
         for rank in range(2):
             town.fail(rank, RingClosed("the test is over"))
-        assert not any(office.waits for office in town.offices)
+        assert not any(endpoint.waits for endpoint in town.offices)
 
 
 # -- any story at all
 
 
-def story(town: Town, data: DataObject) -> tuple[list[Outgoing], list[Incoming], list[Letter], dict[Letter, int]]:
-    """Ranks send, receive and give up by chance, while bytes move by chance. Whose each letter is comes last."""
-    sent: list[Outgoing] = []
-    received: list[Incoming] = []
-    given_up: list[Letter] = []
+def story(
+    town: Town, data: DataObject
+) -> tuple[list[OutgoingTransfer], list[IncomingTransfer], list[Transfer], dict[Transfer, int]]:
+    """Ranks send, receive and give up by chance, while bytes move by chance. Whose each transfer is comes last."""
+    sent: list[OutgoingTransfer] = []
+    received: list[IncomingTransfer] = []
+    given_up: list[Transfer] = []
     ranks, tags, sizes = st.integers(0, town.size - 1), st.integers(0, 1), st.sampled_from([1, 50, 200, 700])
-    rank_of: dict[Letter, int] = {}
+    rank_of: dict[Transfer, int] = {}
     for act in data.draw(st.lists(st.sampled_from(["send", "receive", "give up", "leave", "arrive"]), max_size=60)):
         rank = data.draw(ranks)
         if act == "send":
@@ -461,11 +465,13 @@ def story(town: Town, data: DataObject) -> tuple[list[Outgoing], list[Incoming],
             received.append(town.receive(rank, data.draw(sizes), source, tag=data.draw(tags)))
             rank_of[received[-1]] = rank
         elif act == "give up":
-            openings = [letter for letter in (*sent, *received) if town.of(letter) == "open" and letter not in given_up]
+            openings = [
+                transfer for transfer in (*sent, *received) if town.of(transfer) == "open" and transfer not in given_up
+            ]
             if openings:
-                letter = data.draw(st.sampled_from(openings))
-                given_up.append(letter)
-                town.offices[rank_of[letter]].give_up(letter, "by chance")
+                transfer = data.draw(st.sampled_from(openings))
+                given_up.append(transfer)
+                town.offices[rank_of[transfer]].give_up(transfer, "by chance")
         elif town.ways:
             way = data.draw(st.sampled_from(list(town.ways.values())))
             if act == "leave":
@@ -484,38 +490,40 @@ def test_whatever_happens_what_arrives_is_what_was_sent_once_and_in_order(
     town = Town(size, kept_limit_bytes=room)
     sent, received, given_up, rank_of = story(town, data)
     town.settle()
-    originals = {letter.payload[0]: letter for letter in sent}
+    originals = {transfer.payload[0]: transfer for transfer in sent}
     in_order: dict[object, list[int]] = defaultdict(list)
-    for letter in received:  # as they were posted
-        if town.of(letter) == "done":
-            number = letter.memory[0]
-            assert bytes(letter.memory) == bytes(originals.pop(number).payload)  # none of them twice
-            in_order[rank_of[letter], letter.source, letter.peer, letter.tag].append(number)
+    for transfer in received:  # as they were posted
+        if town.of(transfer) == "done":
+            number = transfer.memory[0]
+            assert bytes(transfer.memory) == bytes(originals.pop(number).payload)  # none of them twice
+            in_order[rank_of[transfer], transfer.source, transfer.peer, transfer.tag].append(number)
     assert all(numbers == sorted(numbers) for numbers in in_order.values())
-    for letter in (*sent, *received):
-        assert town.of(letter) in ("open", "done", "CollectiveAborted", "MessageMismatch")
-    waiting_sends = [letter for letter in sent if town.of(letter) == "open" and letter not in given_up]
-    waiting_receives = [letter for letter in received if town.of(letter) == "open" and letter not in given_up]
-    assert sum(len(office._desk.open) for office in town.offices) == len(waiting_sends) + len(waiting_receives)
+    for transfer in (*sent, *received):
+        assert town.of(transfer) in ("open", "done", "CollectiveAborted", "MessageMismatch")
+    waiting_sends = [transfer for transfer in sent if town.of(transfer) == "open" and transfer not in given_up]
+    waiting_receives = [transfer for transfer in received if town.of(transfer) == "open" and transfer not in given_up]
+    assert sum(len(endpoint._desk.open) for endpoint in town.offices) == len(waiting_sends) + len(waiting_receives)
     for one, other in itertools.product(waiting_sends, waiting_receives):
         fits = other.source in (None, rank_of[one]) and (one.peer, one.tag) == (rank_of[other], other.tag)
         assert not fits, "they wait for each other"
-    for office in town.offices:
-        for mail in office._desk.mail_with.values():
-            assert not mail.leaving
-            assert not mail.arriving
-            assert not mail.unwanted
+    for endpoint in town.offices:
+        for p2p in endpoint._desk.p2p_with.values():
+            assert not p2p.leaving
+            assert not p2p.arriving
+            assert not p2p.unwanted
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.booleans()), min_size=1, max_size=20), st.booleans())
 def test_messages_of_one_rank_with_one_tag_are_received_in_order(plan: list[tuple[int, bool]], held: bool) -> None:
     """Whatever is received from anybody, and whatever from this rank by name."""
     town = Town(2, kept_limit_bytes=ROOM_FOR_THREE if held else KEPT_LIMIT_BYTES)
-    receives: dict[int, list[Incoming]] = {0: [], 1: []}
+    receives: dict[int, list[IncomingTransfer]] = {0: [], 1: []}
     for number, (tag, _) in enumerate(plan):
         town.send(0, 1, bytes([number]), tag=tag)
     for tag, by_name in plan:
         receives[tag].append(town.receive(1, 1, 0 if by_name else None, tag=tag))
     town.settle()
-    for tag, letters in receives.items():
-        assert [letter.memory[0] for letter in letters] == [n for n, (other, _) in enumerate(plan) if other == tag]
+    for tag, transfers in receives.items():
+        assert [transfer.memory[0] for transfer in transfers] == [
+            n for n, (other, _) in enumerate(plan) if other == tag
+        ]

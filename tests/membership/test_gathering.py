@@ -135,7 +135,7 @@ async def test_while_a_rank_waits_it_says_for_whom(
 
 async def until_logged(caplog: pytest.LogCaptureFixture, words: str) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while ("ringwide.membership", logging.WARNING, words) not in caplog.record_tuples:  # noqa: ASYNC110
+        while ("ringwide.bootstrap", logging.WARNING, words) not in caplog.record_tuples:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

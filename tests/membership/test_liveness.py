@@ -32,14 +32,14 @@ class Clock:
 
 
 class Rank:
-    """One rank's liveness, and what it has reported."""
+    """One rank's heartbeats, and what it has reported."""
 
     def __init__(self, rank: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.silent: list[int] = []
         self.lost: list[tuple[int, Exception]] = []
         self.called = 1
         self.links = {peer: Link(peer) for peer in range(3) if peer != rank}
-        self.liveness = Heartbeats(
+        self.heartbeats = Heartbeats(
             rank=rank,
             links=self.links,
             suspect_after_seconds=SUSPECT_SECONDS,
@@ -57,7 +57,7 @@ class Rank:
         self.lost.append((peer, error))
 
     def heard_at(self, peer: int) -> float:
-        return self.liveness._pulses[peer].sign_at
+        return self.heartbeats._pulses[peer].sign_at
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -74,9 +74,9 @@ class Trio:
         self.clock = Clock()
         self.here, self.answering, self.third = Rank(0, monotonic or self.clock), Rank(1), sockets["third"]
         self.answers = answering
-        self.here.liveness.add(1, PlainWire(sockets["to_answering"]))
-        self.here.liveness.add(2, PlainWire(sockets["to_third"]))
-        self.answering.liveness.add(0, PlainWire(sockets["answering"]))
+        self.here.heartbeats.add(1, PlainWire(sockets["to_answering"]))
+        self.here.heartbeats.add(2, PlainWire(sockets["to_third"]))
+        self.answering.heartbeats.add(0, PlainWire(sockets["answering"]))
 
     def questions(self) -> int:
         """How many rank 2 has been asked, the last of all in every beat."""
@@ -89,7 +89,7 @@ class Trio:
         return sum(sign.kind == SignKind.QUESTION for sign in signs)
 
     async def watch(self, collective: int) -> None:
-        self.here.liveness.watch(collective)
+        self.here.heartbeats.watch(collective)
         await self.here.until(lambda: self.has_asked(1))
 
     async def beats(self, count: int = 1) -> None:
@@ -120,13 +120,13 @@ async def trio(monotonic: Callable[[], float] | None = None, *, answering: bool 
         sock.setblocking(False)
     three = Trio(sockets, monotonic, answering=answering)
     try:
-        three.here.liveness.start()
+        three.here.heartbeats.start()
         if answering:
-            three.answering.liveness.start()
+            three.answering.heartbeats.start()
         yield three
     finally:
-        three.here.liveness.close()
-        three.answering.liveness.close()
+        three.here.heartbeats.close()
+        three.answering.heartbeats.close()
         three.third.close()
 
 
@@ -138,12 +138,12 @@ async def test_only_the_one_that_does_not_answer_is_silent() -> None:
         await three.beats()
         await three.here.until(lambda: three.here.silent)
         assert three.here.silent == [2]
-        assert three.here.liveness.slowness.round_trip(1) == 0
+        assert three.here.heartbeats.stragglers.round_trip(1) == 0
 
 
 async def test_silence_ends_by_the_clock_of_the_machine() -> None:
     async with trio(time.monotonic) as three:
-        three.here.liveness.watch(1)
+        three.here.heartbeats.watch(1)
         await three.here.until(lambda: 2 in three.here.silent)
 
 
@@ -167,7 +167,7 @@ async def test_nothing_travels_while_nobody_waits() -> None:
         assert three.questions() == 0
         await three.watch(1)
         await three.beats()
-        three.here.liveness.rest()
+        three.here.heartbeats.rest()
         three.clock.now += 2 * SUSPECT_SECONDS
         await asyncio.sleep(2 * SUSPECT_SECONDS)
         assert three.questions() == 2
@@ -188,12 +188,12 @@ async def test_those_who_are_asked_tell_what_they_have_called_and_those_who_have
         three.answering.called = 7
         await three.watch(8)
         await three.beats(BEATS + 2)
-        late = three.here.liveness.slowness.late.total
+        late = three.here.heartbeats.stragglers.late.total
         assert late[1] >= SUSPECT_SECONDS
-        assert three.here.liveness.called(1) == 7
+        assert three.here.heartbeats.called(1) == 7
         three.answering.called = 8
         await three.beats()  # its answer comes at the end of this one
-        assert three.here.liveness.called(1) == 8
+        assert three.here.heartbeats.called(1) == 8
         before = late[1]
         await three.beats(BEATS)
         assert late[1] == before
@@ -209,16 +209,16 @@ async def test_bytes_that_are_stuck_say_nothing_before_all_have_called() -> None
     async with trio() as three:
         three.here.links[1].lanes[0] = StuckLane()  # type: ignore[assignment]
         three.answering.called = 7
-        slowness = three.here.liveness.slowness
+        stragglers = three.here.heartbeats.stragglers
         await three.watch(8)
         await three.beats()
         await three.third_says(8)
         await three.beats(BEATS)
-        assert slowness.late.total[1] >= SUSPECT_SECONDS
-        assert slowness.stuck.total == {}
+        assert stragglers.late.total[1] >= SUSPECT_SECONDS
+        assert stragglers.stuck.total == {}
         three.answering.called = 8
         await three.beats(2)
-        assert slowness.stuck.total == {1: BEAT_SECONDS}
+        assert stragglers.stuck.total == {1: BEAT_SECONDS}
 
 
 async def test_when_we_were_stopped_others_are_heard_before_they_are_accused() -> None:
@@ -243,7 +243,7 @@ async def test_one_that_hears_of_nobody_reports_all_at_once() -> None:
         assert three.here.silent == [1, 2]
 
 
-async def test_the_end_of_a_vital_lane_is_told() -> None:
+async def test_the_end_of_a_heartbeat_lane_is_told() -> None:
     async with trio() as three:
         three.third.close()
         await three.here.until(lambda: three.here.lost)
@@ -283,12 +283,12 @@ async def test_a_sign_in_pieces() -> None:
     async with trio() as three:
         for byte in Sign(SignKind.QUESTION, 0, 0, 5, 0).pack():
             three.third.send(bytes([byte]))
-        await three.here.until(lambda: three.here.liveness.called(2) == 5)
+        await three.here.until(lambda: three.here.heartbeats.called(2) == 5)
 
 
 async def test_closing_ends_the_thread() -> None:
     async with trio() as three:
-        thread = three.here.liveness._thread
+        thread = three.here.heartbeats._thread
         assert thread.is_alive()
     thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()

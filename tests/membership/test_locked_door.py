@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from membership.test_formation import formed_ring, member, outcomes_of
 
 import ringwide
 from local_ring import error_of, free_peers
@@ -28,7 +29,6 @@ from membership.strangers import (
     rest,
     visiting,
 )
-from membership.test_gathering import formed_ring, member, outcomes_of
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 NONCE = "5a" * 32

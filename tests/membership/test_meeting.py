@@ -13,11 +13,11 @@ from ringwide import RingConfig
 from ringwide.bootstrap.handshake import HandshakeTerms, Unproven, _wire
 from ringwide.bootstrap.protection import Protection
 from ringwide.bootstrap.untrusted_connection import HANDSHAKE_BYTES, UntrustedConnection
-from ringwide.connections import _PEERS_IN_FULL_BYTES
 from ringwide.errors import ConfigError
 from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.protocol.handshake import RANKS_LIMIT
 from ringwide.protocol.key_proof import KEY_BYTES, NONCE_BYTES, PROOF_BYTES, Challenge, Secret
+from ringwide.runtime.connections import _PEERS_IN_FULL_BYTES
 from ringwide.transport.wire import PlainWire
 
 SECRET = Secret(bytes(range(KEY_BYTES)))

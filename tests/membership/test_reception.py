@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from membership.test_formation import formed_ring, member, outcomes_of
 
 import ringwide
 from local_ring import free_peers
 from membership.strangers import CHALLENGE, HEADER, HELLO, PATIENCE_SECONDS, frame, rest, sealed, visiting
-from membership.test_gathering import formed_ring, member, outcomes_of
 from membership.test_locked_door import challenge
 from ringwide.bootstrap import accept, form_ring
 from ringwide.bootstrap.accept import Acceptor, leisure_after

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from membership.test_formation import formed_ring, forward, member, outcomes_of
 
 import ringwide
 from local_ring import free_peers, on_every_rank
 from membership.strangers import PATIENCE_SECONDS, START_SECONDS, hang_up, hello, rest
-from membership.test_gathering import formed_ring, forward, member, outcomes_of
 from ringwide import Ring, RingConfig
 from ringwide.bootstrap import form_ring
-from ringwide.bootstrap.listen import open_doors
+from ringwide.bootstrap.listen import open_listeners
 from ringwide.bootstrap.peers import Address, parse_address
 from ringwide.bootstrap.same_host import is_here, is_wildcard, unix_name
 
@@ -155,7 +155,7 @@ async def test_who_listens_everywhere_is_found_by_its_line_in_the_peers_file() -
 def test_who_listens_everywhere_on_another_port_has_no_name_that_others_know() -> None:
     (inner,), (known_as,) = free_peers(1), free_peers(1)
     where = Address("0.0.0.0", parse(inner)[1])
-    (tcp,) = open_doors(where, parse_address(known_as, ""), rank=0, beyond_loopback=True, same_host="auto")
+    (tcp,) = open_listeners(where, parse_address(known_as, ""), rank=0, beyond_loopback=True, same_host="auto")
     tcp.close()
 
 
@@ -295,7 +295,7 @@ async def test_strangers_of_our_own_user_do_not_disturb(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("settings", [{}, {"encrypt": True}])
-async def test_a_key_guards_both_doors(
+async def test_a_key_guards_both_listeners(
     settings: dict[str, Any], key_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     peers = free_peers(2)

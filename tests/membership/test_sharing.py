@@ -22,7 +22,7 @@ from ringwide.bootstrap.protection import Protection
 from ringwide.bootstrap.same_host import can_share, share
 from ringwide.bootstrap.untrusted_connection import HungUp, UntrustedConnection
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import Kind
+from ringwide.protocol.frame import FrameKind
 from ringwide.protocol.handshake import words
 from ringwide.transport.shm_arena import ArenaShape, ArenaWriter
 from ringwide.transport.wire import PlainWire, Wire
@@ -63,7 +63,7 @@ async def test_one_that_may_not_open_many_files_shares_less(
     spare: int, express: str, bulk: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two bulk lanes take eight, the express lanes to two ranks another eight, and as many stay for others."""
-    monkeypatch.setattr("ringwide.connections.descriptors_to_spare", lambda: spare)
+    monkeypatch.setattr("ringwide.runtime.connections.descriptors_to_spare", lambda: spare)
 
     async def act(ring: Ring) -> set[tuple[str, ...]]:
         await sums(ring)
@@ -187,15 +187,15 @@ async def test_of_two_that_come_as_one_rank_at_the_same_time_only_one_is_let_in(
         listener.setblocking(False)
         listener.bind("")
         listener.listen()
-        gathering = RingFormation(
+        formation = RingFormation(
             terms=terms[0],
             addresses=[address, address],
             lanes={1: (0, 1)},
             on_lane=lambda peer, lane, wire, sealed: lanes_.append(wire),
             same_host="auto",
         )
-        serving = asyncio.create_task(gathering.serve(listener))
-        joining = asyncio.create_task(gathering.run(timeout_seconds=PATIENCE_SECONDS))
+        serving = asyncio.create_task(formation.serve(listener))
+        joining = asyncio.create_task(formation.run(timeout_seconds=PATIENCE_SECONDS))
         dialed = [await _welcome(listener.getsockname(), terms[1]) for _ in range(2)]
         wires = [await share(channel, SHAPE) for channel in dialed]
         try:
@@ -214,8 +214,8 @@ async def _welcome(name: bytes, terms: HandshakeTerms) -> UntrustedConnection:
     sock.connect(name)
     sock.setblocking(False)
     channel = UntrustedConnection(PlainWire(sock))
-    await channel.send(words(Kind.HELLO, terms.hello(0, channel).body()))
-    assert (await channel.receive()).kind == Kind.WELCOME
+    await channel.send(words(FrameKind.HELLO, terms.hello(0, channel).body()))
+    assert (await channel.receive()).kind == FrameKind.WELCOME
     return channel
 
 

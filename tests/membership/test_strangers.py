@@ -22,7 +22,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def strangers(clock: Clock, caplog: pytest.LogCaptureFixture) -> Strangers:
-    caplog.set_level(logging.INFO, "ringwide.membership")
+    caplog.set_level(logging.INFO, "ringwide.bootstrap")
     return Strangers(0, clock=clock)
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from membership.test_formation import formed_ring, member, outcomes_of
 
 import ringwide
 from local_ring import free_peers
 from membership.strangers import PATIENCE_SECONDS, START_SECONDS, rest, visiting
-from membership.test_gathering import formed_ring, member, outcomes_of
 from membership.test_reception import Seats, silent_visitors
 from ringwide.bootstrap import accept
 from transport.certificates import Authority

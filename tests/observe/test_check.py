@@ -4,9 +4,7 @@ from typing import Any
 import numpy
 import pytest
 
-from ringwide.observe.buffers import DTYPES
-from ringwide.observe.check import MIB, OPS, Row, cases, check
-from ringwide.observe.table import header, line, verdict
+from ringwide.observe.check import DTYPES, MIB, OPS, Row, cases, check, header, line, verdict
 
 
 class RingOfOne:

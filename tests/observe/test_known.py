@@ -1,8 +1,7 @@
 import numpy
 import pytest
 
-from ringwide.observe.buffers import DTYPES, differing, filled
-from ringwide.observe.known import PERIOD, expected_table, given_table
+from ringwide.observe.check import DTYPES, PERIOD, differing, expected_table, filled, given_table
 
 SIZES = [1, 2, 3, 5, 8, 64, 127]
 OPS = {"sum": numpy.sum, "min": numpy.min, "max": numpy.max, "prod": numpy.prod, "mean": numpy.mean}

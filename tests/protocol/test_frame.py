@@ -8,7 +8,7 @@ from ringwide.protocol.frame import (
     MAGIC,
     NEWS_LIMIT_BYTES,
     VERSION,
-    Kind,
+    FrameKind,
     check_payload,
     news,
     pack_data,
@@ -42,7 +42,7 @@ def test_a_header_of_numbers_comes_back_as_it_was(fields: dict[str, int]) -> Non
     packed = pack_data(**fields)
     assert len(packed) == HEADER_BYTES
     header = unpack(packed, limit_bytes=LIMIT)
-    assert (header.magic, header.version, header.kind, header.codec) == (MAGIC, VERSION, Kind.DATA, 0)
+    assert (header.magic, header.version, header.kind, header.codec) == (MAGIC, VERSION, FrameKind.DATA, 0)
     assert {name: getattr(header, name) for name in fields} == fields
 
 
@@ -52,9 +52,9 @@ def test_a_header_is_read_at_its_offset(before: bytes, fields: dict[str, int]) -
     assert unpack(before + packed, len(before), limit_bytes=LIMIT) == unpack(packed, limit_bytes=LIMIT)
 
 
-@given(st.sampled_from(Kind), st.text(max_size=3000), unsigned(64), unsigned(64), unsigned(32))
-@example(Kind.ABORT, "é" * NEWS_LIMIT_BYTES, 1, 2, 3)
-def test_news_come_back_as_they_were(kind: Kind, text: str, collective: int, fingerprint: int, epoch: int) -> None:
+@given(st.sampled_from(FrameKind), st.text(max_size=3000), unsigned(64), unsigned(64), unsigned(32))
+@example(FrameKind.ABORT, "é" * NEWS_LIMIT_BYTES, 1, 2, 3)
+def test_news_come_back_as_they_were(kind: FrameKind, text: str, collective: int, fingerprint: int, epoch: int) -> None:
     frame = news(kind, text, collective=collective, fingerprint=fingerprint, epoch=epoch)
     header = unpack(frame, limit_bytes=LIMIT)
     assert (header.kind, header.collective, header.fingerprint, header.epoch) == (kind, collective, fingerprint, epoch)
@@ -80,9 +80,9 @@ def assert_sane_or_refused(data: bytes) -> None:
     except RemoteProtocolError:
         return
     assert (header.magic, header.version) == (MAGIC, VERSION)
-    assert header.kind in set(Kind)
-    assert header.codec == 0 or header.kind == Kind.DATA
-    assert header.payload_bytes <= (LIMIT if header.kind == Kind.DATA else NEWS_LIMIT_BYTES)
+    assert header.kind in set(FrameKind)
+    assert header.codec == 0 or header.kind == FrameKind.DATA
+    assert header.payload_bytes <= (LIMIT if header.kind == FrameKind.DATA else NEWS_LIMIT_BYTES)
 
 
 GOOD = pack_data(bucket=0, hop=1, epoch=0, segment=0, collective=1, fingerprint=5, payload_bytes=0)
@@ -94,7 +94,7 @@ GOOD = pack_data(bucket=0, hop=1, epoch=0, segment=0, collective=1, fingerprint=
         (0, b"GE", "not a ringwide frame"),
         (2, bytes([VERSION + 1]), f"protocol version {VERSION + 1}, this is version {VERSION}"),
         (3, b"\x00", "unknown kind of frame: 0"),
-        (3, bytes([Kind.LOST, 7]), "a frame of words has codec number 7"),
+        (3, bytes([FrameKind.LOST, 7]), "a frame of words has codec number 7"),
         (32, (101).to_bytes(4, "little"), "claims 101 bytes, at most 100"),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_wrong_field_is_named(offset: int, wrong: bytes, message: str) -> None
 
 def test_words_have_a_limit_of_their_own() -> None:
     too_long = NEWS_LIMIT_BYTES + 1
-    frame = bytearray(news(Kind.LOST, "x"))
+    frame = bytearray(news(FrameKind.LOST, "x"))
     frame[32:36] = too_long.to_bytes(4, "little")
     with pytest.raises(RemoteProtocolError, match=f"at most {NEWS_LIMIT_BYTES}"):
         unpack(frame, limit_bytes=2 * too_long)
@@ -131,7 +131,7 @@ def read_sealed(frame: bytes, number: int = 0) -> None:
     check_payload(header, frame[HEADER_BYTES : HEADER_BYTES + header.payload_bytes])
 
 
-SEALED = sealed_frame(news(Kind.ABORT, "enough", collective=41, fingerprint=2**63 + 5, epoch=3))
+SEALED = sealed_frame(news(FrameKind.ABORT, "enough", collective=41, fingerprint=2**63 + 5, epoch=3))
 
 
 def test_every_single_bit_that_flips_in_a_sealed_frame_is_noticed() -> None:
@@ -195,4 +195,4 @@ def test_a_check_is_refused_where_none_was_agreed_on(at: int) -> None:
 
 
 def test_handshakes_can_be_read_by_those_who_have_agreed_on_nothing() -> None:
-    read_sealed(sealed_frame(news(Kind.HELLO, "{}")))
+    read_sealed(sealed_frame(news(FrameKind.HELLO, "{}")))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, MAGIC, NEWS_LIMIT_BYTES, VERSION, Kind, pack_data, sealed_frame
+from ringwide.protocol.frame import HEADER_BYTES, MAGIC, NEWS_LIMIT_BYTES, VERSION, FrameKind, pack_data, sealed_frame
 from ringwide.protocol.handshake import (
     RANKS_LIMIT,
     Difference,
@@ -42,8 +42,8 @@ def hellos(draw: st.DrawFn) -> Hello:
 # Round trips
 
 
-@given(hellos(), st.sampled_from([Kind.HELLO, Kind.WELCOME]))
-def test_a_hello_comes_back_as_it_was(hello: Hello, kind: Kind) -> None:
+@given(hellos(), st.sampled_from([FrameKind.HELLO, FrameKind.WELCOME]))
+def test_a_hello_comes_back_as_it_was(hello: Hello, kind: FrameKind) -> None:
     frame = words(kind, hello.body())
     header = read_header(frame[:HEADER_BYTES])
     assert (header.kind, header.payload_bytes) == (kind, len(frame) - HEADER_BYTES)
@@ -53,8 +53,8 @@ def test_a_hello_comes_back_as_it_was(hello: Hello, kind: Kind) -> None:
 @given(st.text(max_size=50), settings, settings)
 def test_a_difference_comes_back_as_it_was(field: str, dialer: Any, listener: Any) -> None:
     difference = Difference(field, dialer, listener)
-    frame = words(Kind.REFUSED, difference.body())
-    assert read_header(frame[:HEADER_BYTES]).kind == Kind.REFUSED
+    frame = words(FrameKind.REFUSED, difference.body())
+    assert read_header(frame[:HEADER_BYTES]).kind == FrameKind.REFUSED
     assert read_difference(frame[HEADER_BYTES:]) == difference
 
 
@@ -188,7 +188,7 @@ def test_an_impossible_hello_is_refused(change: dict[str, Any]) -> None:
 
 
 def test_a_peer_of_this_version_passes() -> None:
-    assert check_prefix(words(Kind.HELLO, DIALER.body())[:3]) is None
+    assert check_prefix(words(FrameKind.HELLO, DIALER.body())[:3]) is None
 
 
 def test_another_version_is_a_difference() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from counted import grows_evenly
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, NEWS_LIMIT_BYTES, Kind, framed, unpack
+from ringwide.protocol.frame import HEADER_BYTES, NEWS_LIMIT_BYTES, FrameKind, framed, unpack
 from ringwide.protocol.p2p import Matching, Offer, Space, dtype_in, kept_bytes, numbers_from, read_offer, segments_of
 
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -27,7 +27,7 @@ OFFERS = st.builds(
 def test_an_offer_is_read_as_it_was_written(offer: Offer, epoch: int) -> None:
     frame = offer.frame(epoch)
     header = unpack(frame, limit_bytes=0)
-    assert (header.kind, header.epoch, header.payload_bytes) == (Kind.OFFER, epoch, len(frame) - HEADER_BYTES)
+    assert (header.kind, header.epoch, header.payload_bytes) == (FrameKind.OFFER, epoch, len(frame) - HEADER_BYTES)
     assert read_offer(header, memoryview(frame)[HEADER_BYTES:]) == offer
 
 
@@ -40,7 +40,7 @@ def test_a_shape_that_is_too_long_is_cut_and_its_dtype_is_not() -> None:
 
 @given(st.binary(max_size=100))
 def test_any_bytes_are_an_offer_or_a_protocol_error(payload: bytes) -> None:
-    header = unpack(framed(Kind.OFFER, payload, collective=4), limit_bytes=0)
+    header = unpack(framed(FrameKind.OFFER, payload, collective=4), limit_bytes=0)
     try:
         offer = read_offer(header, payload)
     except RemoteProtocolError:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol import key_proof
-from ringwide.protocol.frame import HEADER_BYTES, Kind
+from ringwide.protocol.frame import HEADER_BYTES, FrameKind
 from ringwide.protocol.key_proof import (
     Challenge,
     Says,
@@ -121,7 +121,7 @@ def test_a_key_has_its_full_length(length: int) -> None:
 
 
 def test_what_is_proven_comes_back_with_its_proof() -> None:
-    frame = proven(Kind.HELLO, b"{}", transcript())
+    frame = proven(FrameKind.HELLO, b"{}", transcript())
     assert read_proven(frame[HEADER_BYTES:]) == (b"{}", transcript().proof())
     assert read_challenge(CHALLENGE.body()) == CHALLENGE
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringwide.errors import CorruptFrame, RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, Header, Kind, news, pack_data, seal
+from ringwide.protocol.frame import HEADER_BYTES, FrameKind, Header, news, pack_data, seal
 from ringwide.protocol.frame_reader import FrameReader
 
 LIMIT = 300
@@ -81,7 +81,7 @@ def data_frame(payload: bytes, segment: int) -> bytes:
 frames = st.lists(
     st.one_of(
         st.builds(data_frame, st.binary(max_size=LIMIT), st.integers(0, 9)),
-        st.builds(lambda text: news(Kind.ABORT, text), st.text(max_size=80)),
+        st.builds(lambda text: news(FrameKind.ABORT, text), st.text(max_size=80)),
     ),
     max_size=8,
 )

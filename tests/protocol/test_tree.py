@@ -18,7 +18,7 @@ from protocol.pure_ring import (
     total,
 )
 from ringwide.protocol.instruction import Combine, Finish, Instruction, Keep, Script, Send
-from ringwide.protocol.tree import FANOUT, STAR_LIMIT_RANKS, Step, TreeMachine, TreeSchedule, depth, fanout_of
+from ringwide.protocol.tree import FANOUT, STAR_LIMIT_RANKS, TreeMachine, TreeSchedule, TreeStep, depth, fanout_of
 
 SHAPES = [(size, fanout) for size in range(1, 18) for fanout in (1, 2, 3, 4, max(1, size - 1))]
 every_shape = pytest.mark.parametrize(("size", "fanout"), SHAPES)
@@ -125,7 +125,7 @@ def test_a_step_says_what_its_script_says(size: int, fanout: int) -> None:
         assert list(map(named, map(spelled_out, steps))) == list(map(named, scripts))
 
 
-def spelled_out(step: Step) -> Script:
+def spelled_out(step: TreeStep) -> Script:
     """In the only order in which a step is carried out."""
     combine = (Combine(False),) if step.combines else ()
     keep, finish = (Keep(),) if step.keeps else (), (Finish(),) if step.finishes else ()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from itertools import count
 
-from ringwide.collective.plan import Kind
+from ringwide.collectives.plan import CollectiveKind
 from ringwide.simulator.programs.program import (
     Await,
     Branch,
@@ -35,14 +35,14 @@ class Script:
 
     def allreduce(self, *tensors: tuple[str, int], channel: str = "", **mistakes: Mistake) -> Call:
         """Of one small array unless others are named. `rank0=Mistake...` says who gets it wrong."""
-        return self.call(Kind.ALLREDUCE, *tensors, op="sum", channel=channel, **mistakes)
+        return self.call(CollectiveKind.ALLREDUCE, *tensors, op="sum", channel=channel, **mistakes)
 
     def broadcast(self, *tensors: tuple[str, int], root: int = 0, **mistakes: Mistake) -> Call:
-        return self.call(Kind.BROADCAST, *tensors, root=root, **mistakes)
+        return self.call(CollectiveKind.BROADCAST, *tensors, root=root, **mistakes)
 
     def call(
         self,
-        kind: Kind,
+        kind: CollectiveKind,
         *tensors: tuple[str, int],
         op: str = "",
         root: int = 0,
@@ -102,12 +102,15 @@ def a_bad_op(s: Script) -> list[Step]:
 
 
 def no_room_for_the_result(s: Script) -> list[Step]:
-    gathers = [s.call(Kind.ALL_GATHER, ("int64", 3), into=True, rank0=Mistake.INTO), s.call(Kind.ALL_GATHER)]
+    gathers = [
+        s.call(CollectiveKind.ALL_GATHER, ("int64", 3), into=True, rank0=Mistake.INTO),
+        s.call(CollectiveKind.ALL_GATHER),
+    ]
     return [Gather((gathers[0], gathers[1])), Await(s.allreduce())]
 
 
 def one_array_as_two_dtypes(s: Script) -> list[Step]:
-    return [Await(s.call(Kind.ALLREDUCE, ("float32", 8), op="sum", overlap=Overlap.RETYPED))]
+    return [Await(s.call(CollectiveKind.ALLREDUCE, ("float32", 8), op="sum", overlap=Overlap.RETYPED))]
 
 
 def one_array_in_two_calls(s: Script) -> list[Step]:
@@ -135,7 +138,9 @@ def sent_by_one_that_has_left(s: Script) -> list[Step]:
 
 def an_empty_segment_on_a_channel(s: Script) -> list[Step]:
     """Bulk without a payload waits on no lane, and may overtake the words that all have called it."""
-    scattered = [Await(s.call(Kind.REDUCE_SCATTER, ("float64", 1), op="sum", channel="own")) for _ in range(3)]
+    scattered = [
+        Await(s.call(CollectiveKind.REDUCE_SCATTER, ("float64", 1), op="sum", channel="own")) for _ in range(3)
+    ]
     return [Branch(0, tuple(scattered), "own"), Await(s.allreduce()), Finish(0)]
 
 

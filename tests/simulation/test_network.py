@@ -3,7 +3,7 @@
 import pytest
 
 from ringwide.errors import CorruptFrame, PeerLost
-from ringwide.protocol.frame import HEADER_BYTES, Kind, news, sealed_frame, unpack
+from ringwide.protocol.frame import HEADER_BYTES, FrameKind, news, sealed_frame, unpack
 from ringwide.simulator.damage import garbled, stale
 from ringwide.simulator.faults import FaultKind
 from ringwide.simulator.life import Life
@@ -22,7 +22,7 @@ def life() -> Life:
 
 
 def say(life: Life, sender: int = 0) -> None:
-    life.network.links[sender][1 - sender].tell(news(Kind.ABORT, "", collective=9, epoch=life.scenario.epoch))
+    life.network.links[sender][1 - sender].tell(news(FrameKind.ABORT, "", collective=9, epoch=life.scenario.epoch))
     life.network.clock.run()
 
 
@@ -71,7 +71,7 @@ def test_who_is_not_told_of_a_reset_learns_of_it_when_it_sends(life: Life) -> No
 
 
 def test_a_garbled_frame_differs_in_one_bit() -> None:
-    frame = sealed_frame(news(Kind.ABORT, "words"))
+    frame = sealed_frame(news(FrameKind.ABORT, "words"))
     for place in (0.0, 0.5, 1.0):
         damaged = garbled(frame, place)
         assert sum((a ^ b).bit_count() for a, b in zip(frame, damaged, strict=True)) == 1
@@ -81,6 +81,6 @@ def test_a_garbled_frame_differs_in_one_bit() -> None:
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_stale_frame_is_valid_but_of_another_epoch(sealed: bool) -> None:
-    frame = news(Kind.ABORT, "words", epoch=7)
+    frame = news(FrameKind.ABORT, "words", epoch=7)
     assert unpack(stale(frame, sealed=sealed), limit_bytes=0, sealed=sealed).epoch == 6
     assert stale(frame, sealed=sealed)[HEADER_BYTES:] != frame[HEADER_BYTES:]

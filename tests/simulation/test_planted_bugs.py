@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-from ringwide.collective.coded import CodedOperation
-from ringwide.collective.dispatch import Dispatcher
-from ringwide.collective.express import ExpressOperation
-from ringwide.collective.leaving import Leaving
-from ringwide.collective.operation import Operation
-from ringwide.collective.originals import Originals
-from ringwide.collective.parting import Parting
+from ringwide.collectives.compressed_operation import CompressedOperation
+from ringwide.collectives.dispatcher import Dispatcher
+from ringwide.collectives.leaving import Leaving
+from ringwide.collectives.operation import Operation, Snapshot
+from ringwide.collectives.peer_loss import PeerLoss
+from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.protocol import frame_reader
-from ringwide.protocol.frame import Header, Kind
+from ringwide.protocol.frame import FrameKind, Header
 from ringwide.simulator import simulate
 from ringwide.simulator.faults import Damage, FaultKind
 from ringwide.simulator.host import Host
@@ -78,7 +77,7 @@ def accept_any_epoch(plant: pytest.MonkeyPatch) -> None:
 
 
 def forget_to_restore(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(Originals, "put_back", lambda self: None)
+    plant.setattr(Snapshot, "put_back", lambda self: None)
 
 
 def return_before_all_has_left(plant: pytest.MonkeyPatch) -> None:
@@ -94,7 +93,7 @@ def ignore_losses_that_others_tell(plant: pytest.MonkeyPatch) -> None:
     hear = Dispatcher.arrived
 
     def deaf(self: Dispatcher, lane: Any, header: Header, payload: memoryview) -> None:
-        if header.kind != Kind.LOST:
+        if header.kind != FrameKind.LOST:
             hear(self, lane, header, payload)
 
     plant.setattr(Dispatcher, "arrived", deaf)
@@ -102,18 +101,18 @@ def ignore_losses_that_others_tell(plant: pytest.MonkeyPatch) -> None:
 
 def keep_losses_to_oneself(plant: pytest.MonkeyPatch) -> None:
     """Who hears of a loss from another does not pass it on."""
-    hear = Parting.hear_of_loss
+    hear = PeerLoss.hear_of_loss
 
-    def hear_quietly(self: Parting, peer: int, words: str) -> None:
+    def hear_quietly(self: PeerLoss, peer: int, words: str) -> None:
         with pytest.MonkeyPatch.context() as quiet:
             quiet.setattr(self, "_tell_all", lambda frame: None)
             hear(self, peer, words)
 
-    plant.setattr(Parting, "hear_of_loss", hear_quietly)
+    plant.setattr(PeerLoss, "hear_of_loss", hear_quietly)
 
 
 def ignore_silence(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(Parting, "silent", lambda self, peers, seconds: None)
+    plant.setattr(PeerLoss, "silent", lambda self, peers, seconds: None)
 
 
 def combine_twice(plant: pytest.MonkeyPatch) -> None:
@@ -127,21 +126,21 @@ def combine_twice(plant: pytest.MonkeyPatch) -> None:
 
 
 def combine_small_ones_twice(plant: pytest.MonkeyPatch) -> None:
-    combine = ExpressOperation._combine
+    combine = SingleSegmentOperation._combine
 
-    def twice(self: ExpressOperation, payload: memoryview, arrival_first: bool) -> None:
+    def twice(self: SingleSegmentOperation, payload: memoryview, arrival_first: bool) -> None:
         combine(self, payload, arrival_first)
         combine(self, payload, arrival_first)
 
-    plant.setattr(ExpressOperation, "_combine", twice)
+    plant.setattr(SingleSegmentOperation, "_combine", twice)
 
 
 def forget_to_restore_small_ones(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(ExpressOperation, "_put_back", lambda self: None)
+    plant.setattr(SingleSegmentOperation, "_put_back", lambda self: None)
 
 
 def take_small_ones_at_any_turn(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(ExpressOperation, "check", lambda self, peer, header: None)
+    plant.setattr(SingleSegmentOperation, "check", lambda self, peer, header: None)
 
 
 def ignore_fingerprints(plant: pytest.MonkeyPatch) -> None:
@@ -162,11 +161,11 @@ def take_any_turn(plant: pytest.MonkeyPatch) -> None:
 
 
 def go_on_with_jobs_of_the_past(plant: pytest.MonkeyPatch) -> None:
-    def abandon(self: CodedOperation) -> None:
+    def abandon(self: CompressedOperation) -> None:
         Operation.abandon(self)
         self.coding.abandon()
 
-    plant.setattr(CodedOperation, "abandon", abandon)
+    plant.setattr(CompressedOperation, "abandon", abandon)
 
 
 def hang_up_after_the_goodbye(plant: pytest.MonkeyPatch) -> None:
@@ -198,7 +197,7 @@ def take_computing_for_silence(plant: pytest.MonkeyPatch) -> None:
 
 def leaving(scenario: Scenario) -> bool:
     return strikes(FaultKind.NONE, FaultKind.LEAVE, FaultKind.COMPUTE)(scenario) and (
-        scenario.parting or scenario.fault.kind is FaultKind.LEAVE
+        scenario.peer_loss or scenario.fault.kind is FaultKind.LEAVE
     )
 
 

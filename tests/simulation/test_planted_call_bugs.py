@@ -7,14 +7,14 @@ from zlib import crc32
 
 import pytest
 
-from ringwide.awaitable import Call
-from ringwide.callers import Caller
-from ringwide.calls import Calls
-from ringwide.collective.dispatch import Dispatcher
-from ringwide.collective.leaving import Leaving
-from ringwide.collective.parting import Parting
-from ringwide.collective.plan import Plan, Planner, Request
+from ringwide.collectives.dispatcher import Dispatcher
+from ringwide.collectives.leaving import Leaving
+from ringwide.collectives.peer_loss import PeerLoss
+from ringwide.collectives.plan import Plan, Planner, Request
 from ringwide.ring import Ring
+from ringwide.runtime.call import Call
+from ringwide.runtime.call_queue import CallQueue
+from ringwide.runtime.callers import Caller
 from ringwide.simulator.programs.drawing import program_of
 from ringwide.simulator.programs.fates import Fate, fates_of
 from ringwide.simulator.programs.program import LetGo, Overlap, Pause, Program, SameMemory, Start, all_steps
@@ -53,16 +53,16 @@ def take_the_number_at_the_first_turn(plant: pytest.MonkeyPatch) -> None:
 
 
 def validate_before_the_number(plant: pytest.MonkeyPatch) -> None:
-    make = Calls.make
+    make = CallQueue.make
 
-    def make_if_valid(self: Calls, prepare: Callable[[bool], Any], channel: str = "") -> Any:
+    def make_if_valid(self: CallQueue, prepare: Callable[[bool], Any], channel: str = "") -> Any:
         try:
             prepared = prepare(bool(channel))
         except Exception as error:
             return failing(error)
         return make(self, lambda _: prepared, channel)
 
-    plant.setattr(Calls, "make", make_if_valid)
+    plant.setattr(CallQueue, "make", make_if_valid)
 
 
 async def failing(error: Exception) -> None:
@@ -101,7 +101,7 @@ def go_on_with_what_was_closed(plant: pytest.MonkeyPatch) -> None:
 
 
 def keep_the_result_of_a_cancelled_call(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(Calls, "_undo", lambda self, entry: None)
+    plant.setattr(CallQueue, "_undo", lambda self, entry: None)
 
 
 def leave_the_plan_out_of_the_fingerprint(plant: pytest.MonkeyPatch) -> None:
@@ -124,13 +124,13 @@ def hang_up_right_after_the_goodbye(plant: pytest.MonkeyPatch) -> None:
 
 
 def take_any_end_for_a_clean_one(plant: pytest.MonkeyPatch) -> None:
-    give_up_on = Parting.give_up_on
+    give_up_on = PeerLoss.give_up_on
 
-    def believe(self: Parting, peer: int, reason: Exception) -> None:
+    def believe(self: PeerLoss, peer: int, reason: Exception) -> None:
         if peer not in self._departed:
             give_up_on(self, peer, reason)
 
-    plant.setattr(Parting, "give_up_on", believe)
+    plant.setattr(PeerLoss, "give_up_on", believe)
 
 
 # Where they are likely to show

@@ -114,9 +114,9 @@ def test_who_left_is_named_by_the_others() -> None:
 
 
 def test_what_a_call_returns_is_looked_at() -> None:
-    from ringwide.collective.plan import Kind
+    from ringwide.collectives.plan import CollectiveKind
 
-    call = Script().call(Kind.ALL_GATHER, ("int64", 2))
+    call = Script().call(CollectiveKind.ALL_GATHER, ("int64", 2))
     parts = [Material(call, rank, SIZE).memory[0] for rank in range(SIZE)]
     assert not judged(Await(call), call, list(parts), list(parts))
     assert judged(Await(call), call, list(parts), [np.zeros(2, np.int64), parts[1]])

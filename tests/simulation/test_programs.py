@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from ringwide.collective.plan import Kind
+from ringwide.collectives.plan import CollectiveKind
 from ringwide.simulator.__main__ import main
 from ringwide.simulator.many import Tried, cores, try_seeds
 from ringwide.simulator.programs.drawing import program_of
@@ -84,7 +84,7 @@ def test_every_step_comes_up() -> None:
 
 def test_every_call_comes_up_with_every_overlap_and_mistake() -> None:
     calls = [call for program in some_programs() for call in program.calls()]
-    assert {call.kind for call in calls} == set(Kind) - {Kind.EXCHANGE}
+    assert {call.kind for call in calls} == set(CollectiveKind) - {CollectiveKind.EXCHANGE}
     assert {call.overlap for call in calls} == set(Overlap)
     assert {mistake for call in calls for mistake in call.mistakes.values()} == set(Mistake)
 

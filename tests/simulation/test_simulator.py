@@ -58,8 +58,8 @@ def test_sums_that_cannot_wait_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> 
     """With many segments queued, partial sums wait in the bucket; small simulated buckets never get that far."""
     seeds = seeds_where(lambda scenario: is_peaceful(scenario) and not scenario.depends_on_time, 100)
     usual = [simulate(seed).results for seed in seeds]
-    monkeypatch.setattr("ringwide.collective.operation.RELAYED_LIMIT_BYTES", 10)
-    monkeypatch.setattr("ringwide.collective.coded.RELAYED_LIMIT_BYTES", 10)
+    monkeypatch.setattr("ringwide.collectives.operation.RELAYED_LIMIT_BYTES", 10)
+    monkeypatch.setattr("ringwide.collectives.compressed_operation.RELAYED_LIMIT_BYTES", 10)
     for seed, results in zip(seeds, usual, strict=True):
         outcome = simulate(seed)
         assert not outcome.problems, described(outcome)
@@ -114,13 +114,13 @@ def test_every_algorithm_comes_up_with_every_fault(deep: bool) -> None:
 
 
 def test_every_codec_comes_up_and_is_used() -> None:
-    seeds = seeds_where(lambda scenario: scenario.coding.encodes and is_peaceful(scenario), 150)
+    seeds = seeds_where(lambda scenario: scenario.codec_jobs.encodes and is_peaceful(scenario), 150)
     used = frozenset[str]().union(*(simulate(seed).codecs for seed in seeds))
     assert used >= {*registry.NAMES, "lz4+shuffle"}
 
 
 def test_auto_finds_a_codec_in_time_to_use_it() -> None:
-    seeds = seeds_where(lambda scenario: scenario.coding.codec == "auto", 60)
+    seeds = seeds_where(lambda scenario: scenario.codec_jobs.codec == "auto", 60)
     assert sum(simulate(seed).codecs > {"none"} for seed in seeds) >= 5
 
 
@@ -128,7 +128,7 @@ def test_auto_finds_a_codec_in_time_to_use_it() -> None:
     "kind", [FaultKind.MISMATCH, FaultKind.ABORT, FaultKind.KILL, FaultKind.LEAVE, FaultKind.RESET, FaultKind.FREEZE]
 )
 def test_faults_strike_while_codecs_are_at_work(kind: FaultKind) -> None:
-    seeds = seeds_where(lambda scenario: scenario.coding.encodes and only(scenario, kind), 60)
+    seeds = seeds_where(lambda scenario: scenario.codec_jobs.encodes and only(scenario, kind), 60)
     assert sum(simulate(seed).interrupted for seed in seeds) > 0
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, NEWS_LIMIT_BYTES, Kind
+from ringwide.protocol.frame import HEADER_BYTES, NEWS_LIMIT_BYTES, FrameKind
 from ringwide.protocol.frame_reader import REFERENCE
 from ringwide.transport.lane import Lane
 from transport.wire import (
@@ -357,7 +357,7 @@ GARBAGE = {
     "another version": patched(header_of(1, 0), at=2, value=255),
     "unknown kind": patched(header_of(1, 0), at=3, value=200),
     "too long": header_of(1, LIMIT_BYTES + 1),
-    "too long for news": patched(header_of(1, NEWS_LIMIT_BYTES + 1), at=3, value=Kind.ABORT),
+    "too long for news": patched(header_of(1, NEWS_LIMIT_BYTES + 1), at=3, value=FrameKind.ABORT),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, Kind, framed
+from ringwide.protocol.frame import HEADER_BYTES, FrameKind, framed
 from ringwide.transport.link import Link
 from ringwide.transport.wire import CutOff
 from transport.wire import (
@@ -25,7 +25,7 @@ from transport.wire import (
 EXPRESS: dict[str, Any] = {"index": 0, "staging_bytes": 64 * 1024}
 BULK: dict[str, Any] = {"index": 1, "staging_bytes": 0}
 MORE_THAN_BUFFERS = 8 * 1024 * 1024
-END = framed(Kind.END, b"")
+END = framed(FrameKind.END, b"")
 
 every_wiring = pytest.mark.parametrize("wiring", Wiring, ids=lambda wiring: wiring.value)
 either_kind = pytest.mark.parametrize("kind", [EXPRESS, BULK], ids=["express", "bulk"])

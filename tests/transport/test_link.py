@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from ringwide.protocol.frame import Kind, news
+from ringwide.protocol.frame import FrameKind, news
 from ringwide.transport.link import STAGING_BYTES, Link
 from transport.wire import SMALL_BUFFER_BYTES, Ends, Parcel, Wiring, header_of, lanes, pattern
 
@@ -47,7 +47,7 @@ async def test_news_and_small_frames_do_not_wait_behind_bulk() -> None:
         bulk = Parcel(ends[1].here, pattern(8 * MIB))
         send_bulk(link, 0, bulk)
         link.send_express(header_of(7, 5), memoryview(b"small"))
-        link.tell(news(Kind.ABORT, "enough"))
+        link.tell(news(FrameKind.ABORT, "enough"))
         await ends[0].hearing_there.until_frames(2)
         assert ends[0].hearing_there.frames == [(7, b"small"), (0, b"enough")]
         assert bulk.told_at == []
@@ -56,8 +56,8 @@ async def test_news_and_small_frames_do_not_wait_behind_bulk() -> None:
 @pytest.mark.parametrize("wiring", Wiring, ids=lambda wiring: wiring.value)
 async def test_news_arrive_whole_on_every_wire(wiring: Wiring) -> None:
     async with link_of(0, wiring=wiring) as (link, ends):
-        link.tell(news(Kind.ABORT, "enough"))
-        link.tell(news(Kind.GOODBYE, ""))
+        link.tell(news(FrameKind.ABORT, "enough"))
+        link.tell(news(FrameKind.GOODBYE, ""))
         await ends[0].hearing_there.until_frames(2)
         assert ends[0].hearing_there.frames == [(0, b"enough"), (0, b"")]
 
@@ -78,7 +78,7 @@ async def test_forget_reaches_every_bulk_lane_and_spares_the_express_lane() -> N
 
 
 async def test_news_for_a_peer_that_has_not_connected_is_dropped() -> None:
-    Link(3).tell(news(Kind.GOODBYE, "it is done"))
+    Link(3).tell(news(FrameKind.GOODBYE, "it is done"))
 
 
 async def test_a_link_shows_its_lanes() -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 
 from ringwide.bootstrap.untrusted_connection import host_of, until_readable
 
-logger = logging.getLogger("ringwide.membership")
+logger = logging.getLogger("ringwide.bootstrap")
 
 ADDRESSES_REMEMBERED = 32
 QUIET_SECONDS = 10.0
@@ -83,11 +83,11 @@ class Acceptor:
 
     async def serve(self, *listeners: socket.socket) -> None:
         """Accept connections for as long as this task runs. Whoever comes by one or the other has the same places."""
-        doors = deque(listeners)
+        taking_turns = deque(listeners)
         try:
             while True:
                 await self._until_somebody_may_come()
-                sock = await self._accept(doors)
+                sock = await self._accept(taking_turns)
                 self._make_room()
                 self._seat(sock)
                 await asyncio.sleep(self._pause_seconds())
@@ -101,12 +101,12 @@ class Acceptor:
                 return
             await asyncio.wait(self._guests, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _accept(self, doors: deque[socket.socket]) -> socket.socket:
+    async def _accept(self, listeners: deque[socket.socket]) -> socket.socket:
         while True:
             try:
-                if (sock := _who_waits(doors)) is not None:
+                if (sock := _who_waits(listeners)) is not None:
                     return sock
-                await until_readable(*doors)  # not `sock_accept`: cancelled at the wrong moment, it loses a socket
+                await until_readable(*listeners)  # not `sock_accept`: cancelled at the wrong moment, it loses a socket
             except OSError as error:  # out of descriptors, for example: that may pass
                 logger.warning("rank %d cannot accept a connection: %s", self._rank, error)
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -139,12 +139,12 @@ class Acceptor:
         await asyncio.gather(*tasks, return_exceptions=True)  # a mistake among them is told by `_forget`
 
 
-def _who_waits(doors: deque[socket.socket]) -> socket.socket | None:
+def _who_waits(listeners: deque[socket.socket]) -> socket.socket | None:
     """The next at any door. They take turns: a crowd at one keeps nobody out at another."""
-    for _ in range(len(doors)):
-        doors.rotate(-1)
+    for _ in range(len(listeners)):
+        listeners.rotate(-1)
         try:
-            return doors[-1].accept()[0]
+            return listeners[-1].accept()[0]
         except (BlockingIOError, InterruptedError):
             continue
     return None

@@ -27,7 +27,7 @@ from ringwide.transport.sockets import Transport, transport_of
 from ringwide.transport.tls import secured
 from ringwide.transport.wire import PlainWire, Wire
 
-logger = logging.getLogger("ringwide.membership")
+logger = logging.getLogger("ringwide.bootstrap")
 
 TOLD_OF_ONE_PEER = 4
 """So many different problems: who answers with nonsense finds a new one every time."""

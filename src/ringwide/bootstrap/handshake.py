@@ -14,7 +14,7 @@ from ringwide.bootstrap.protection import Protection
 from ringwide.bootstrap.same_host import can_share, is_unix, share
 from ringwide.bootstrap.untrusted_connection import HandshakeFrame, HungUp, OtherVersion, UntrustedConnection
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import Kind
+from ringwide.protocol.frame import FrameKind
 from ringwide.protocol.handshake import Difference, Hello, Setting, differences, read_difference, read_hello, words
 from ringwide.protocol.key_proof import (
     Challenge,
@@ -101,13 +101,13 @@ async def introduce(
     mine, secret, transcript = terms.hello(lane, channel), terms.protection.secret, None
     if secret is not None:
         transcript = await _ask_for_proof(channel, terms, secret, peer, lane, nonce)
-    transcript = await _say(channel, Kind.HELLO, mine.body(), transcript)
+    transcript = await _say(channel, FrameKind.HELLO, mine.body(), transcript)
     try:
         heard = await channel.receive()
     except OtherVersion as other:
         return Refused(f"rank {peer}", _turned_round(other.difference, transcript, other))
-    body, transcript = _judged(heard, (Kind.WELCOME, Kind.REFUSED), transcript)
-    if heard.kind == Kind.REFUSED:
+    body, transcript = _judged(heard, (FrameKind.WELCOME, FrameKind.REFUSED), transcript)
+    if heard.kind == FrameKind.REFUSED:
         return Refused(f"rank {peer}", read_difference(body))
     theirs = read_hello(body)
     difference = differences(dialer=mine, listener=theirs)
@@ -129,9 +129,9 @@ async def _ask_for_proof(
     channel: UntrustedConnection, terms: HandshakeTerms, secret: Secret, peer: int, lane: int, nonce: bytes
 ) -> Transcript:
     challenge = Challenge(terms.rank, terms.size, lane, nonce.hex()).body()
-    await channel.send(words(Kind.CHALLENGE, challenge))
+    await channel.send(words(FrameKind.CHALLENGE, challenge))
     heard = await channel.receive()
-    if heard.kind != Kind.CHALLENGE:
+    if heard.kind != FrameKind.CHALLENGE:
         raise Unproven("it does not prove that it has our key: was it started without key_file?")
     answer, proof = read_proven(heard.body)
     transcript = terms.opened(secret, challenge, peer).after(Says.CHALLENGE, answer)
@@ -162,10 +162,10 @@ async def _answer_anybody(channel: UntrustedConnection, terms: HandshakeTerms, j
         heard = await channel.receive()
     except OtherVersion as other:
         return await _refuse(channel, "a peer", other.difference, None)
-    if heard.kind == Kind.CHALLENGE:
+    if heard.kind == FrameKind.CHALLENGE:
         peer = f"rank {read_challenge(heard.body).rank}"
         return await _refuse(channel, peer, Difference("key_file", "a key", "no key"), None)
-    body, _ = _judged(heard, (Kind.HELLO,), None)
+    body, _ = _judged(heard, (FrameKind.HELLO,), None)
     return await _let_in(channel, terms, judge, read_hello(body), None)
 
 
@@ -173,13 +173,13 @@ async def _answer_with_proof(
     channel: UntrustedConnection, terms: HandshakeTerms, secret: Secret, judge: Judge, nonce: bytes
 ) -> Handshaken | Refused:
     heard = await channel.receive()
-    if heard.kind != Kind.CHALLENGE:
+    if heard.kind != FrameKind.CHALLENGE:
         raise Unproven("it does not ask for a proof, nor give one: was it started without key_file?")
     challenge = read_challenge(heard.body)
     opened = terms.opened(secret, heard.body, terms.rank)
-    asked = await _say(channel, Kind.CHALLENGE, nonce.hex().encode(), opened)
+    asked = await _say(channel, FrameKind.CHALLENGE, nonce.hex().encode(), opened)
     try:
-        body, transcript = _judged(await channel.receive(), (Kind.HELLO,), asked)
+        body, transcript = _judged(await channel.receive(), (FrameKind.HELLO,), asked)
     except HungUp as error:
         raise Unproven("it left when it had our proof: was it started with another key_file or run_id?") from error
     theirs = read_hello(body)
@@ -195,14 +195,14 @@ async def _let_in(
     difference = differences(dialer=theirs, listener=mine) or judge(theirs)
     if difference is not None:
         return await _refuse(channel, f"rank {theirs.rank}", difference, transcript)
-    transcript = await _say(channel, Kind.WELCOME, mine.body(), transcript)
+    transcript = await _say(channel, FrameKind.WELCOME, mine.body(), transcript)
     return await _met(channel, terms, mine, theirs, transcript, dialed=False)
 
 
 async def _refuse(
     channel: UntrustedConnection, peer: str, difference: Difference, transcript: Transcript | None
 ) -> Refused:
-    await _say(channel, Kind.REFUSED, difference.body(), transcript)
+    await _say(channel, FrameKind.REFUSED, difference.body(), transcript)
     return Refused(peer, difference)
 
 
@@ -210,7 +210,7 @@ async def _refuse(
 
 
 async def _say(
-    channel: UntrustedConnection, kind: Kind, body: bytes, transcript: Transcript | None
+    channel: UntrustedConnection, kind: FrameKind, body: bytes, transcript: Transcript | None
 ) -> Transcript | None:
     """The transcript goes on with what was said."""
     if transcript is None:
@@ -222,7 +222,7 @@ async def _say(
 
 
 def _judged(
-    heard: HandshakeFrame, due: tuple[Kind, ...], transcript: Transcript | None
+    heard: HandshakeFrame, due: tuple[FrameKind, ...], transcript: Transcript | None
 ) -> tuple[bytes, Transcript | None]:
     """What was said, if it was proven to be said by whom we talk to."""
     if heard.kind not in due:

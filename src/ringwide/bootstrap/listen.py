@@ -102,10 +102,10 @@ def _explain(error: OSError, rank: int) -> str:
 
 # Where this rank is found: on TCP, and for ranks on this machine beside it on a Unix-domain socket.
 
-logger = logging.getLogger("ringwide.membership")
+logger = logging.getLogger("ringwide.bootstrap")
 
 
-def open_doors(
+def open_listeners(
     where: Address | socket.socket, known_as: Address, *, rank: int, beyond_loopback: bool, same_host: SameHost
 ) -> tuple[socket.socket, ...]:
     """Sockets that listen, the one for TCP first.

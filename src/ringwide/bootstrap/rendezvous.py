@@ -23,7 +23,7 @@ from ringwide.bootstrap.peers import Address, check_rank, parse_address
 from ringwide.bootstrap.same_host import address_towards, this_machine
 from ringwide.errors import AddressError, ConfigError, JoinError, RingwideError, StartTimeout
 
-logger = logging.getLogger("ringwide.membership")
+logger = logging.getLogger("ringwide.bootstrap")
 
 PREFIX = "ringwide/"
 LONGEST_BYTES = 1024

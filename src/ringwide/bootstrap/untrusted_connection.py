@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ringwide.bootstrap.same_host import is_unix, place_of
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, Kind, check_payload
+from ringwide.protocol.frame import HEADER_BYTES, FrameKind, check_payload
 from ringwide.protocol.handshake import Difference, check_prefix, read_header
 from ringwide.transport.wire import Wire
 
@@ -32,7 +32,7 @@ class OtherVersion(RemoteProtocolError):
 class HandshakeFrame(NamedTuple):
     """One frame of a handshake."""
 
-    kind: Kind
+    kind: FrameKind
     body: bytes
 
 
@@ -73,7 +73,7 @@ class UntrustedConnection:
         header = read_header(prefix + await self._exactly(HEADER_BYTES - _PREFIX_BYTES))
         body = await self._exactly(header.payload_bytes)
         check_payload(header, body)
-        return HandshakeFrame(Kind(header.kind), body)
+        return HandshakeFrame(FrameKind(header.kind), body)
 
     async def _exactly(self, count: int) -> bytes:
         if count > self._bytes_left:

@@ -22,7 +22,7 @@ import numpy as np
 from ringwide.compression.codecs.base import Array
 from ringwide.tensors.bucket import Label
 
-logger = logging.getLogger("ringwide.collective")
+logger = logging.getLogger("ringwide.compression")
 
 FORGOTTEN_AFTER, ONCE_FORGOTTEN_AFTER = 1000, 64
 

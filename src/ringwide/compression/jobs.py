@@ -253,7 +253,7 @@ Settle = Callable[[], object]
 
 
 class CodecPoolLike(Protocol):
-    """What a collective needs of a workshop; the simulator has its own."""
+    """What a collective needs of a codec_pool; the simulator has its own."""
 
     def run(self, job: Job, then: Then) -> Settle: ...
 

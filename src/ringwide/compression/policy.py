@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from ringwide.collective.plan import Plan
+from ringwide.collectives.plan import Plan
 from ringwide.compression.autotune import DEFAULT_BYTES, Candidate, Decision, Explorer, Threshold, Totals, candidate
 from ringwide.compression.codecs.base import Codec
 from ringwide.compression.codecs.registry import decoder
@@ -22,7 +22,7 @@ from ringwide.compression.ledger import RAW, Ledger
 from ringwide.errors import RemoteProtocolError
 from ringwide.tensors.bucket import Bucket
 
-logger = logging.getLogger("ringwide.collective")
+logger = logging.getLogger("ringwide.compression")
 
 DECIDES = 0
 """The rank that chooses for all."""
@@ -71,7 +71,7 @@ class CodecPolicy:
 
     # -- before a collective
 
-    def coding(self, plan: Plan, index: int, numbers: Bucket) -> CodecJobs | None:
+    def codec_jobs(self, plan: Plan, index: int, numbers: Bucket) -> CodecJobs | None:
         """How this bucket is encoded. None: never, because it is empty or does not go round the ring."""
         part = plan.parts[index]
         if part.algorithm != "ring" or not numbers.ours.size or not self._codecs:
@@ -118,17 +118,17 @@ class CodecPolicy:
 
     # -- after a collective
 
-    def _end_feedback(self, coding: CodecJobs, end: End) -> None:
-        if coding.feedback is None:
+    def _end_feedback(self, codec_jobs: CodecJobs, end: End) -> None:
+        if codec_jobs.feedback is None:
             return
         if end is End.FAILED:
-            self.feedback.give_back(coding.feedback)
+            self.feedback.give_back(codec_jobs.feedback)
         elif end is End.UNDONE:
-            self.feedback.undo(coding.feedback)
-        elif coding.keeps_errors:
-            self.feedback.commit(coding.feedback)
+            self.feedback.undo(codec_jobs.feedback)
+        elif codec_jobs.keeps_errors:
+            self.feedback.commit(codec_jobs.feedback)
         else:
-            self.feedback.drop(coding.feedback)
+            self.feedback.drop(codec_jobs.feedback)
 
     def finished(
         self, plan: Plan, codings: Sequence[CodecJobs | None], seconds: float, ledgers: Mapping[int, Ledger]
@@ -137,18 +137,18 @@ class CodecPolicy:
         self.threshold.observe(_totals(ledgers), seconds)
         if not self._decides:
             return
-        for index, coding in enumerate(codings):
+        for index, codec_jobs in enumerate(codings):
             key = plan.fingerprint, index
             explorer = self._explorers.get(key)
-            if coding is None or explorer is None or coding.codec_name != explorer.current.name:
+            if codec_jobs is None or explorer is None or codec_jobs.codec_name != explorer.current.name:
                 continue  # it was not encoded as the explorer wants to know, but as was right when it was called
-            decision = explorer.observe(seconds, partial(self._candidates, coding))
+            decision = explorer.observe(seconds, partial(self._candidates, codec_jobs))
             if decision is not None:
                 self._note(key, decision)
                 yield index, decision
 
-    def _candidates(self, coding: CodecJobs) -> list[Candidate]:
-        numbers, may_lose = coding.numbers.ours, coding.may_lose
+    def _candidates(self, codec_jobs: CodecJobs) -> list[Candidate]:
+        numbers, may_lose = codec_jobs.numbers.ours, codec_jobs.may_lose
         usable = (
             codec for codec in self._codecs.values() if codec.carries(numbers.dtype) and (may_lose or not codec.lossy)
         )

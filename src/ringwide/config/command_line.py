@@ -16,7 +16,7 @@ from typing import NoReturn
 
 ENDED_BY_SIGNAL = 128
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
-CHOICES = "ringwide.collective"  # tells what `codec: auto` chooses, and why
+CHOICES = "ringwide.compression"  # tells what `codec: auto` chooses, and why
 
 
 class Parser(argparse.ArgumentParser):

@@ -65,7 +65,7 @@ class Silence:
         return silent
 
 
-logger = logging.getLogger("ringwide.membership")
+logger = logging.getLogger("ringwide.health")
 
 LONGEST_BEAT_SECONDS = 0.125
 STUCK_BYTES = 64 * 1024
@@ -77,7 +77,7 @@ OnLost = Callable[[int, Exception], None]
 
 
 class PeerHeartbeat:
-    """The vital lane to one peer, and what was last heard on it."""
+    """The heartbeat lane to one peer, and what was last heard on it."""
 
     def __init__(self, peer: int, wire: Wire) -> None:
         self.peer, self.wire = peer, wire
@@ -116,14 +116,14 @@ class PeerHeartbeat:
             if self.wire.unsent:
                 return False
             if self.wire.send([sign.pack()]) < SIGN_BYTES:
-                raise OSError("the vital lane took only a part of a sign")
+                raise OSError("the heartbeat lane took only a part of a sign")
         except (BlockingIOError, InterruptedError):
             return False
         return True
 
 
 class Heartbeats:
-    """The vital lanes of one rank, and the thread that listens on them."""
+    """The heartbeat lanes of one rank, and the thread that listens on them."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Heartbeats:
         self._loop = asyncio.get_running_loop()
         self._pulses: dict[int, PeerHeartbeat] = {}
         self._silence = Silence(links, suspect_after_seconds=suspect_after_seconds, beat_seconds=self._beat_seconds)
-        self.slowness = Stragglers(rank, monotonic)
+        self.stragglers = Stragglers(rank, monotonic)
         self._bell, self._ear = socket.socketpair()
         self._bell.setblocking(False)
         self._ear.setblocking(False)
@@ -260,15 +260,15 @@ class Heartbeats:
         pulse.sign_at = self._monotonic()
         self._silence.hear(pulse.peer, pulse.sign_at)
         pulse.called = max(pulse.called, sign.called)
-        self.slowness.hear_stuck(pulse.peer, sign.stuck_to, sign.stuck_milliseconds / 1000)
+        self.stragglers.hear_stuck(pulse.peer, sign.stuck_to, sign.stuck_milliseconds / 1000)
         if sign.kind == SignKind.QUESTION:
             pulse.say(self._sign(SignKind.ANSWER, sign.stamp))
         else:
             pulse.asked = max(0, pulse.asked - 1)
-            self.slowness.note_round_trip(pulse.peer, self._monotonic() - sign.stamp / 1e9)
+            self.stragglers.note_round_trip(pulse.peer, self._monotonic() - sign.stamp / 1e9)
 
     def _sign(self, kind: SignKind, stamp: int) -> Sign:
-        to, seconds = self.slowness.most_stuck()
+        to, seconds = self.stragglers.most_stuck()
         return Sign(kind, to, int(seconds * 1000), self._called(), stamp)
 
     def _end(self, pulse: PeerHeartbeat, error: Exception) -> None:
@@ -304,12 +304,12 @@ class Heartbeats:
         known = [pulse for pulse in self._living() if pulse.sign_at > self._watching_since]
         late = [pulse for pulse in known if pulse.called < waits_in]
         for pulse in late:
-            self.slowness.note_late(pulse.peer, self._beat_seconds)
+            self.stragglers.note_late(pulse.peer, self._beat_seconds)
         if not late and len(known) == len(self._living()):
             for pulse in known:
                 if any(_is_stuck(lane) for lane in list(self._links[pulse.peer].lanes.values())):
-                    self.slowness.note_stuck(pulse.peer, self._beat_seconds)
-        self.slowness.report(self._beat_seconds)
+                    self.stragglers.note_stuck(pulse.peer, self._beat_seconds)
+        self.stragglers.report(self._beat_seconds)
 
     def _bytes_from(self, peer: int) -> int:
         return sum(lane.bytes_received for lane in list(self._links[peer].lanes.values()))

@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-logger = logging.getLogger("ringwide.membership")
+logger = logging.getLogger("ringwide.health")
 
 WORTH_NAMING_SECONDS = 1.0
 """Shorter waits are nobody's fault."""

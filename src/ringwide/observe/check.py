@@ -1,15 +1,84 @@
 """Check a ring against known sums, and measure it, much as nccl-tests do."""
 
+import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy
+from numpy.typing import NDArray
 
-from ringwide.observe.buffers import DTYPES, copied, differing, filled, overwrite
-from ringwide.observe.known import expected_table, given_table
+PERIOD = 4093
+REDUCTIONS: dict[str, numpy.ufunc] = {
+    "sum": numpy.add,
+    "mean": numpy.add,
+    "min": numpy.minimum,
+    "max": numpy.maximum,
+    "prod": numpy.multiply,
+}
+
+
+def given_table(rank: int, size: int, op: str) -> NDArray[numpy.float64]:
+    """One period of what this rank puts in."""
+    index = numpy.arange(PERIOD)
+    if op == "prod":
+        # One rank in turn brings a factor, the others 1: the product stays small for any number of ranks.
+        return numpy.where(index % size == rank, index % 7 + 2, 1).astype(numpy.float64)
+    values = (index * (2 * rank + 3) + rank) % PERIOD
+    return (values % (_largest(size) + 1)).astype(numpy.float64)
+
+
+def expected_table(size: int, op: str) -> NDArray[numpy.float64]:
+    """One period of what every rank must hold afterwards."""
+    given = numpy.stack([given_table(rank, size, op) for rank in range(size)])
+    reduced: NDArray[numpy.float64] = REDUCTIONS[op].reduce(given)
+    # Rounding an exact quotient from float64 to a narrower type gives what dividing there would have given.
+    return reduced / size if op == "mean" else reduced
+
+
+def _largest(size: int) -> int:
+    # Sums up to 127 fit int8, and bfloat16 counts exactly to 256.
+    return max(1, min(10, 127 // size))
+
+
+# Arrays of every dtype the ring carries. numpy has no bfloat16, so that one is a torch tensor.
+
+DTYPES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+}
+
+
+def filled(table: NDArray[numpy.float64], count: int, dtype: str) -> Any:
+    """A buffer of `count` elements that repeats the table."""
+    if dtype != "bfloat16":
+        return numpy.resize(table.astype(dtype), count)
+    import torch
+
+    return torch.from_numpy(numpy.resize(table.astype(numpy.float32), count)).to(torch.bfloat16)
+
+
+def copied(buffer: Any) -> Any:
+    return buffer.copy() if isinstance(buffer, numpy.ndarray) else buffer.clone()
+
+
+def overwrite(buffer: Any, source: Any) -> None:
+    buffer[:] = source
+
+
+def differing(one: Any, other: Any) -> int:
+    """How many elements are not equal."""
+    return int((one != other).sum())
+
 
 MIB = 1024 * 1024
 OPS = ("sum", "mean", "min", "max", "prod")
@@ -17,7 +86,7 @@ VARIANTS_UP_TO = MIB  # every dtype and op is tried at a small size and at a mid
 MOST_REPEATS = 2000
 
 
-class Ring(Protocol):
+class CheckedRing(Protocol):
     """What the check needs of a ring."""
 
     @property
@@ -70,7 +139,7 @@ def cases(sizes: Sequence[int]) -> Iterator[Case]:
 
 
 async def check(
-    ring: Ring,
+    ring: CheckedRing,
     sizes: Sequence[int],
     *,
     seconds_per_size: float,
@@ -85,7 +154,7 @@ async def check(
     return rows
 
 
-async def _check_case(ring: Ring, case: Case, seconds: float, clock: Callable[[], float]) -> Row:
+async def _check_case(ring: CheckedRing, case: Case, seconds: float, clock: Callable[[], float]) -> Row:
     given = filled(given_table(ring.rank, ring.size, case.op), case.count, case.dtype)
     expected = filled(expected_table(ring.size, case.op), case.count, case.dtype)
     work = copied(given)
@@ -104,7 +173,7 @@ async def _check_case(ring: Ring, case: Case, seconds: float, clock: Callable[[]
     return _row(ring, case, times, wrong, wrong_everywhere=await _summed(ring, wrong))
 
 
-async def _agreed_repeats(ring: Ring, seconds_once: float, seconds: float) -> int:
+async def _agreed_repeats(ring: CheckedRing, seconds_once: float, seconds: float) -> int:
     """All ranks must make the same calls, but each has its own clock: rank 0's decides."""
     wanted = seconds / max(seconds_once, 1e-9)
     repeats = numpy.array([min(max(int(wanted), 3), MOST_REPEATS)], dtype=numpy.int64)
@@ -112,12 +181,12 @@ async def _agreed_repeats(ring: Ring, seconds_once: float, seconds: float) -> in
     return int(repeats[0])
 
 
-async def _summed(ring: Ring, wrong: int) -> int:
+async def _summed(ring: CheckedRing, wrong: int) -> int:
     # Gathered and added here: the all-reduce is what is on trial.
     return sum(int(part[0]) for part in await ring.all_gather(numpy.array([wrong], dtype=numpy.int64)))
 
 
-def _row(ring: Ring, case: Case, times: Sequence[float], wrong: int, wrong_everywhere: int) -> Row:
+def _row(ring: CheckedRing, case: Case, times: Sequence[float], wrong: int, wrong_everywhere: int) -> Row:
     nbytes = case.count * DTYPES[case.dtype]
     seconds = statistics.median(times)
     algbw = nbytes / seconds
@@ -135,3 +204,40 @@ def _row(ring: Ring, case: Case, times: Sequence[float], wrong: int, wrong_every
         wrong_here=wrong,
         wrong=wrong_everywhere,
     )
+
+
+# The rows of a check as text, in the columns of nccl-tests.
+
+COLUMNS = "{:>11} {:>11} {:>9} {:>5} {:>9} {:>11} {:>8} {:>8} {:>6}"
+
+
+def header() -> str:
+    names = COLUMNS.format("size", "count", "dtype", "op", "algorithm", "time", "algbw", "busbw", "wrong")
+    units = COLUMNS.format("(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "")
+    return f"#{names[1:]}\n#{units[1:].rstrip()}"
+
+
+def line(row: Row) -> str:
+    return COLUMNS.format(
+        row.nbytes,
+        row.count,
+        row.dtype,
+        row.op,
+        row.algorithm,
+        f"{row.seconds * 1e6:.1f}",
+        f"{row.algbw / 1e9:.3f}",
+        f"{row.busbw / 1e9:.3f}",
+        row.wrong,
+    )
+
+
+def verdict(rank: int, size: int, rows: Sequence[Row]) -> str:
+    wrong_here, wrong = sum(row.wrong_here for row in rows), sum(row.wrong for row in rows)
+    found = "all right" if wrong == 0 else f"WRONG: {wrong} elements on all ranks, {wrong_here} on this one"
+    return f"rank {rank} of {size}: {len(rows)} all-reduces checked, {found}"
+
+
+def document(rank: int, size: int, rows: Sequence[Row]) -> str:
+    """The same for machines: one JSON object."""
+    wrong = sum(row.wrong for row in rows)
+    return json.dumps({"rank": rank, "size": size, "wrong": wrong, "rows": [asdict(row) for row in rows]}, indent=2)

@@ -104,11 +104,13 @@ class Statistics:
         return sum(link.bytes_received for link in self.links)
 
 
-def of_links(links: Iterable[Link], ledgers: Mapping[int, Ledger], slowness: Stragglers) -> tuple[LinkStatistics, ...]:
-    return tuple(_of_link(link, ledgers[link.peer], slowness) for link in links)
+def of_links(
+    links: Iterable[Link], ledgers: Mapping[int, Ledger], stragglers: Stragglers
+) -> tuple[LinkStatistics, ...]:
+    return tuple(_of_link(link, ledgers[link.peer], stragglers) for link in links)
 
 
-def _of_link(link: Link, ledger: Ledger, slowness: Stragglers) -> LinkStatistics:
+def _of_link(link: Link, ledger: Ledger, stragglers: Stragglers) -> LinkStatistics:
     return LinkStatistics(
         link.peer,
         tuple(map(_of_lane, link.lanes.values())),
@@ -116,9 +118,9 @@ def _of_link(link: Link, ledger: Ledger, slowness: Stragglers) -> LinkStatistics
         _of_tallies(ledger.received),
         ledger.encode_seconds,
         ledger.decode_seconds,
-        slowness.late.total.get(link.peer, 0.0),
-        slowness.stuck.total.get(link.peer, 0.0),
-        slowness.round_trip(link.peer),
+        stragglers.late.total.get(link.peer, 0.0),
+        stragglers.stuck.total.get(link.peer, 0.0),
+        stragglers.round_trip(link.peer),
     )
 
 

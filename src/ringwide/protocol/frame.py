@@ -31,8 +31,8 @@ _CHECKED_BYTES = HEADER_BYTES - _HEADER_CHECK.size  # of the header, by its own 
 _FIELDS_BYTES = _CHECKED_BYTES - _PAYLOAD_CHECK.size
 
 
-class Kind(IntEnum):
-    """What a frame is. The handshake uses the first four, mail lanes those from OFFER, every lane ends with END."""
+class FrameKind(IntEnum):
+    """What a frame is. The handshake uses the first four, p2p lanes those from OFFER, every lane ends with END."""
 
     HELLO = 1
     WELCOME = 2
@@ -55,10 +55,10 @@ class Kind(IntEnum):
     WANTED = 30
 
 
-LAST_OF_COLLECTIVES = int(Kind.TIMEOUT)
-DATA = int(Kind.DATA)  # plain numbers: members of an enum are slow to look up, and these are looked up per frame
-END = int(Kind.END)
-_KINDS = frozenset(int(kind) for kind in Kind)
+LAST_OF_COLLECTIVES = int(FrameKind.TIMEOUT)
+DATA = int(FrameKind.DATA)  # plain numbers: members of an enum are slow to look up, and these are looked up per frame
+END = int(FrameKind.END)
+_KINDS = frozenset(int(kind) for kind in FrameKind)
 
 
 class Header(NamedTuple):
@@ -96,13 +96,13 @@ def pack_data(
     )
 
 
-def news(kind: Kind, text: str, *, collective: int = 0, fingerprint: int = 0, epoch: int = 0) -> bytes:
+def news(kind: FrameKind, text: str, *, collective: int = 0, fingerprint: int = 0, epoch: int = 0) -> bytes:
     """A whole frame that carries words, unsealed."""
     payload = text.encode(errors="replace")[:NEWS_LIMIT_BYTES]
     return framed(kind, payload, collective=collective, fingerprint=fingerprint, epoch=epoch)
 
 
-def framed(kind: Kind, payload: bytes, *, collective: int = 0, fingerprint: int = 0, epoch: int = 0) -> bytes:
+def framed(kind: FrameKind, payload: bytes, *, collective: int = 0, fingerprint: int = 0, epoch: int = 0) -> bytes:
     """A whole frame of any kind but DATA, unsealed."""
     return _LAYOUT.pack(MAGIC, VERSION, kind, 0, 0, 0, epoch, 0, collective, fingerprint, len(payload), 0, 0) + payload
 
@@ -114,7 +114,7 @@ def goodbye(reason: str, finished: Iterable[int], *, epoch: int = 0) -> bytes:
     """A rank leaves: of each channel the last collective that it has finished, and why it leaves."""
     numbers = list(map(_NUMBER.pack, finished))
     payload = _COUNT.pack(len(numbers)) + b"".join(numbers) + reason.encode(errors="replace")
-    return framed(Kind.GOODBYE, payload[:NEWS_LIMIT_BYTES], epoch=epoch)
+    return framed(FrameKind.GOODBYE, payload[:NEWS_LIMIT_BYTES], epoch=epoch)
 
 
 def read_goodbye(payload: bytes | memoryview) -> tuple[list[int], str]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ringwide.errors import Disagreement, RemoteProtocolError
-from ringwide.protocol.frame import MAGIC, NEWS_LIMIT_BYTES, VERSION, Header, Kind, news, sealed_frame, unpack
+from ringwide.protocol.frame import MAGIC, NEWS_LIMIT_BYTES, VERSION, FrameKind, Header, news, sealed_frame, unpack
 
 RANKS_LIMIT = 2**15
 """A segment of an all-reduce makes 2 (size - 1) hops, and the header has 16 bits for them."""
@@ -55,7 +55,7 @@ class Difference:
         return Disagreement(field=field, ours=ours, theirs=theirs, rank=rank, peer=peer)
 
 
-def words(kind: Kind, body: bytes) -> bytes:
+def words(kind: FrameKind, body: bytes) -> bytes:
     """A whole frame of a handshake. They are always sealed: what the two agree on is not known yet."""
     return sealed_frame(news(kind, body.decode()))
 
@@ -95,7 +95,7 @@ def check_prefix(first_bytes: bytes) -> Difference | None:
 def read_header(buffer: bytes) -> Header:
     """The header of a handshake frame; any other kind of frame is refused."""
     header = unpack(buffer, limit_bytes=0, sealed=True)
-    if header.kind not in (Kind.HELLO, Kind.WELCOME, Kind.REFUSED, Kind.CHALLENGE):
+    if header.kind not in (FrameKind.HELLO, FrameKind.WELCOME, FrameKind.REFUSED, FrameKind.CHALLENGE):
         raise RemoteProtocolError(f"a frame of kind {header.kind} before the handshake")
     return header
 

@@ -1,4 +1,4 @@
-"""Signs of life: what two ranks tell each other on their vital lane, 28 bytes at a time.
+"""Signs of life: what two ranks tell each other on their heartbeat lane, 28 bytes at a time.
 
 A rank that waits asks; whoever is asked answers at once, with the stamp of the question. Both say which collective they
 have called last, so that the one that all wait for is known by name, and to whom most of their bytes are stuck.

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import NoReturn
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import VERSION, Kind
+from ringwide.protocol.frame import VERSION, FrameKind
 from ringwide.protocol.handshake import LANES_LIMIT, RANKS_LIMIT, read_object, words
 
 KEY_BYTES = NONCE_BYTES = PROOF_BYTES = 32
@@ -110,7 +110,7 @@ def who_answered(opened: Sequence[Transcript], body: bytes, proof: bytes) -> int
     return None
 
 
-def proven(kind: Kind, body: bytes, transcript: Transcript) -> bytes:
+def proven(kind: FrameKind, body: bytes, transcript: Transcript) -> bytes:
     """A whole frame: words and, at their end, the proof."""
     return words(kind, body + transcript.proof().hex().encode())
 

@@ -1,4 +1,4 @@
-"""Messages between two ranks: what is said of each on a mail lane, and which receive gets which message.
+"""Messages between two ranks: what is said of each on a p2p lane, and which receive gets which message.
 
     sender    OFFER       tag, size, dtype and shape
     receiver  ACCEPT      a receive wants it, and has memory for it; or DECLINE: that receive is for something else
@@ -29,7 +29,7 @@ from struct import Struct
 from typing import Generic, NamedTuple, TypeVar
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import NEWS_LIMIT_BYTES, Header, Kind, framed
+from ringwide.protocol.frame import NEWS_LIMIT_BYTES, FrameKind, Header, framed
 
 P2P_LANE = 254
 """Its number among the connections of two ranks."""
@@ -61,7 +61,7 @@ class Offer(NamedTuple):
     nbytes: int
     what: str
 
-    def frame(self, epoch: int = 0, kind: Kind = Kind.OFFER) -> bytes:
+    def frame(self, epoch: int = 0, kind: FrameKind = FrameKind.OFFER) -> bytes:
         terms = _TERMS.pack(self.space, self.tag, self.nbytes) + self.what.encode()[: NEWS_LIMIT_BYTES - TERMS_BYTES]
         return framed(kind, terms, collective=self.number, epoch=epoch)
 
@@ -86,7 +86,7 @@ def read_offer(header: Header, payload: bytes | memoryview) -> Offer:
 
 def wanted(space: int, tag: int, epoch: int = 0) -> bytes:
     """The frame that asks for the first message with this tag."""
-    return framed(Kind.WANTED, _WANTED.pack(space, tag), epoch=epoch)
+    return framed(FrameKind.WANTED, _WANTED.pack(space, tag), epoch=epoch)
 
 
 def read_wanted(payload: bytes | memoryview) -> tuple[int, int]:
@@ -212,8 +212,8 @@ def _order_of(entry: tuple[int, object, object]) -> int:
 #
 # Rules:
 # - What there is room for is offered, in the order of sending. The rest is held at home.
-# - Of what is held, the first of each tag is shown: once when it becomes the first, and again whenever its tag is wanted.
-#   Who sees it accepts it at once or puts it off, and keeps nothing of it.
+# - Of what is held, the first of each tag is shown: once when it becomes the first, and again whenever its tag is
+#   wanted. Who sees it accepts it at once or puts it off, and keeps nothing of it.
 # - What is shown stays in its place, so nothing of its tag is offered before it is known what becomes of it.
 
 Message = TypeVar("Message", bound=Hashable)
@@ -239,7 +239,7 @@ class Offering(Generic[Message]):
         if len(of_tag) == 1:
             self._due.append(tag)
 
-    def next(self) -> tuple[Message, Kind] | None:
+    def next(self) -> tuple[Message, FrameKind] | None:
         """What is to be said next: OFFER or HELD."""
         if self._held and self._room > 0:
             message, (tag, nbytes) = next(iter(self._held.items()))
@@ -247,12 +247,12 @@ class Offering(Generic[Message]):
                 self._offered[message] = nbytes
                 self._room -= nbytes
                 self._let_go(message)
-                return message, Kind.OFFER
+                return message, FrameKind.OFFER
         while self._due:
             tag = self._due.popleft()
             if tag in self._of_tag and tag not in self._shown:
                 self._shown[tag] = next(iter(self._of_tag[tag]))
-                return self._shown[tag], Kind.HELD
+                return self._shown[tag], FrameKind.HELD
         return None
 
     def _let_go(self, message: Message) -> None:

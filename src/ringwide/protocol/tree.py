@@ -42,7 +42,7 @@ class Stop(NamedTuple):
     script: Script
 
 
-class Step(NamedTuple):
+class TreeStep(NamedTuple):
     """A script as it is carried out on the only segment of a small bucket: with the arrival, with the total, and then
     what leaves, all of it at one hop."""
 
@@ -53,9 +53,9 @@ class Step(NamedTuple):
     peers: tuple[int, ...]
 
 
-def step_of(script: Script) -> Step:
+def step_of(script: Script) -> TreeStep:
     sends = [instruction for instruction in script if isinstance(instruction, Send)]
-    return Step(
+    return TreeStep(
         combines=any(isinstance(instruction, Combine) for instruction in script),
         keeps=any(isinstance(instruction, Keep) for instruction in script),
         finishes=any(isinstance(instruction, Finish) for instruction in script),

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 
-from ringwide.collective.plan import Kind, Request
+from ringwide.collectives.plan import CollectiveKind, Request
 from ringwide.compression.codecs import registry
 from ringwide.compression.codecs.base import Codec
 from ringwide.tensors.bucket import BucketShape
@@ -17,8 +17,14 @@ ORDERED = "ordered"
 _REDUCTIONS = ("sum", "sum", "mean", "min", "max", "prod", ORDERED)
 _INTEGERS = ("int64", "int32", "uint8")
 _FLOATS = ("float64", "float32")
-REDUCING = (Kind.ALLREDUCE, Kind.REDUCE_SCATTER)
-_ODDS_OF_KINDS = (*[Kind.ALLREDUCE] * 4, Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.BROADCAST, Kind.BARRIER)
+REDUCING = (CollectiveKind.ALLREDUCE, CollectiveKind.REDUCE_SCATTER)
+_ODDS_OF_KINDS = (
+    *[CollectiveKind.ALLREDUCE] * 4,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.BROADCAST,
+    CollectiveKind.BARRIER,
+)
 LARGE = 5
 """Rings of so many ranks and more have fewer calls and fewer numbers for each rank: they take the longest to try."""
 
@@ -27,7 +33,7 @@ LARGE = 5
 class Call:
     """One collective that every rank calls."""
 
-    kind: Kind
+    kind: CollectiveKind
     op: str
     buckets: tuple[tuple[str, int], ...]  # of each: dtype, elements
     root: int
@@ -36,7 +42,7 @@ class Call:
     @cached_property
     def request(self) -> Request:
         tensors = ", ".join(f"{dtype}[{count}]" for dtype, count in self.buckets)
-        lead = f"root {self.root}" if self.kind is Kind.BROADCAST else self.op
+        lead = f"root {self.root}" if self.kind is CollectiveKind.BROADCAST else self.op
         shapes = tuple(BucketShape(dtype, count, np.dtype(dtype).itemsize) for dtype, count in self.buckets)
         return Request(self.kind, f"{lead}, {tensors}", shapes, self.root)
 
@@ -78,43 +84,52 @@ _AUTO = (CodecSettings("auto"), CodecSettings("auto", lossy=True))
 _ODDS_OF_CODINGS = (*[_RAW] * 40, *_LOSSLESS * 2, *_LOSSY * 2, *_AUTO)
 
 
-def coding_by(chance: Random) -> CodecSettings:
-    coding = chance.choice(_ODDS_OF_CODINGS)
-    if coding is _RAW:
-        return coding
-    return replace(coding, threshold_bytes=chance.choice((0, 0, 32)), feedback=coding.lossy and chance.random() < 0.7)
-
-
-def calls_by(chance: Random, size: int, coding: CodecSettings) -> tuple[Call, ...]:
-    """With error feedback or `auto`, what happened in one call changes the next one with the same tensors."""
-    if coding.codec == "auto" or (coding.feedback and chance.random() < 0.5):
-        call = call_by(chance, size, coding, (Kind.ALLREDUCE, Kind.ALLREDUCE, Kind.REDUCE_SCATTER))
-        repeated = chance.randint(5, 9) if coding.codec == "auto" else 3
-        return (call,) * repeated
-    return tuple(
-        call_by(chance, size, coding) for _ in range(chance.choice((1, 1, 1, 2, 3) if size < LARGE else (1, 1, 2)))
+def codec_jobs_by(chance: Random) -> CodecSettings:
+    codec_jobs = chance.choice(_ODDS_OF_CODINGS)
+    if codec_jobs is _RAW:
+        return codec_jobs
+    return replace(
+        codec_jobs, threshold_bytes=chance.choice((0, 0, 32)), feedback=codec_jobs.lossy and chance.random() < 0.7
     )
 
 
-def call_by(chance: Random, size: int, coding: CodecSettings, kinds: tuple[Kind, ...] = _ODDS_OF_KINDS) -> Call:
+def calls_by(chance: Random, size: int, codec_jobs: CodecSettings) -> tuple[Call, ...]:
+    """With error feedback or `auto`, what happened in one call changes the next one with the same tensors."""
+    if codec_jobs.codec == "auto" or (codec_jobs.feedback and chance.random() < 0.5):
+        call = call_by(
+            chance,
+            size,
+            codec_jobs,
+            (CollectiveKind.ALLREDUCE, CollectiveKind.ALLREDUCE, CollectiveKind.REDUCE_SCATTER),
+        )
+        repeated = chance.randint(5, 9) if codec_jobs.codec == "auto" else 3
+        return (call,) * repeated
+    return tuple(
+        call_by(chance, size, codec_jobs) for _ in range(chance.choice((1, 1, 1, 2, 3) if size < LARGE else (1, 1, 2)))
+    )
+
+
+def call_by(
+    chance: Random, size: int, codec_jobs: CodecSettings, kinds: tuple[CollectiveKind, ...] = _ODDS_OF_KINDS
+) -> Call:
     kind = chance.choice(kinds)
-    ops = _REDUCTIONS + coding.lossy * ("sum", "mean") * 4  # which alone may lose something
-    op = chance.choice(ops if kind is Kind.ALLREDUCE else [op for op in ops if op != ORDERED])
-    buckets = tuple(_bucket(chance, size, kind, op, coding) for _ in range(_bucket_count(chance, kind)))
-    root = chance.randrange(size) if kind is Kind.BROADCAST else 0
-    return Call(kind, op, buckets, root=root, awaited=chance.random() < (0.8 if coding.feedback else 0.5))
+    ops = _REDUCTIONS + codec_jobs.lossy * ("sum", "mean") * 4  # which alone may lose something
+    op = chance.choice(ops if kind is CollectiveKind.ALLREDUCE else [op for op in ops if op != ORDERED])
+    buckets = tuple(_bucket(chance, size, kind, op, codec_jobs) for _ in range(_bucket_count(chance, kind)))
+    root = chance.randrange(size) if kind is CollectiveKind.BROADCAST else 0
+    return Call(kind, op, buckets, root=root, awaited=chance.random() < (0.8 if codec_jobs.feedback else 0.5))
 
 
-def _bucket_count(chance: Random, kind: Kind) -> int:
-    if kind in (Kind.ALLREDUCE, Kind.BROADCAST):
+def _bucket_count(chance: Random, kind: CollectiveKind) -> int:
+    if kind in (CollectiveKind.ALLREDUCE, CollectiveKind.BROADCAST):
         return chance.choice((1, 1, 1, 1, 2, 3))
-    return 0 if kind is Kind.BARRIER else 1
+    return 0 if kind is CollectiveKind.BARRIER else 1
 
 
-def _bucket(chance: Random, size: int, kind: Kind, op: str, coding: CodecSettings) -> tuple[str, int]:
-    dtype = chance.choice(_FLOATS if op == "mean" else _FLOATS * (3 if coding.lossy else 1) + _INTEGERS)
-    most = 15 * size + 50 if coding.encodes else (4 if size < LARGE else 2) * size  # a few numbers do not shrink
+def _bucket(chance: Random, size: int, kind: CollectiveKind, op: str, codec_jobs: CodecSettings) -> tuple[str, int]:
+    dtype = chance.choice(_FLOATS if op == "mean" else _FLOATS * (3 if codec_jobs.lossy else 1) + _INTEGERS)
+    most = 15 * size + 50 if codec_jobs.encodes else (4 if size < LARGE else 2) * size  # a few numbers do not shrink
     count = int(chance.random() ** 2 * most)  # often fewer elements than ranks, now and then none
-    if kind is Kind.ALL_GATHER:
-        count = (count // size if coding.encodes else count) * size
+    if kind is CollectiveKind.ALL_GATHER:
+        count = (count // size if codec_jobs.encodes else count) * size
     return dtype, count

@@ -101,15 +101,15 @@ class Fault:
 
 
 def faults_by(
-    chance: Random, size: int, calls: tuple[Call, ...], weather: Weather, coding: CodecSettings
+    chance: Random, size: int, calls: tuple[Call, ...], weather: Weather, codec_jobs: CodecSettings
 ) -> tuple[Fault, ...]:
-    first = _first(chance, size, calls, weather, coding)
+    first = _first(chance, size, calls, weather, codec_jobs)
     if first.kind is FaultKind.NONE or chance.random() > _SECOND_SHARE:
         return (first,)
     return first, _second(chance, size, weather, first)
 
 
-def _first(chance: Random, size: int, calls: tuple[Call, ...], weather: Weather, coding: CodecSettings) -> Fault:
+def _first(chance: Random, size: int, calls: tuple[Call, ...], weather: Weather, codec_jobs: CodecSettings) -> Fault:
     kind = chance.choice(_ODDS)
     call = chance.randrange(len(calls))
     delay = chance.random() ** 2 * (2 * size * (weather.latency + weather.toil) + weather.pause)  # mostly in time
@@ -117,7 +117,7 @@ def _first(chance: Random, size: int, calls: tuple[Call, ...], weather: Weather,
         delay *= 0.2  # there must be frames to come
     other = calls[call]
     while kind is FaultKind.MISMATCH and other.request == calls[call].request:
-        other = call_by(chance, size, coding)
+        other = call_by(chance, size, codec_jobs)
     return _fault(chance, size, kind, call, delay, other)
 
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
 
-from ringwide.collective.dispatch import Dispatcher
-from ringwide.collective.operation import Owner
+from ringwide.collectives.dispatcher import Dispatcher
+from ringwide.collectives.operation import SendOwner
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import END, HEADER_BYTES, Header, Kind, framed, seal
+from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, Header, framed, seal
 from ringwide.protocol.frame_reader import FrameReader
 from ringwide.protocol.heartbeat import HEARTBEAT_LANE
 from ringwide.simulator.clock import VirtualClock
@@ -32,7 +32,7 @@ from ringwide.transport.link import EndingLink
 from ringwide.transport.wire import CutOff
 
 _LONG_PAUSE = 20
-_END_FRAME = framed(Kind.END, b"")
+_END_FRAME = framed(FrameKind.END, b"")
 
 
 class Around(Protocol):
@@ -126,7 +126,7 @@ class SimulatedLane:
 
     # -- sending
 
-    def send(self, header: bytes, payload: bytes | memoryview, owner: Owner | None, collective: int) -> None:
+    def send(self, header: bytes, payload: bytes | memoryview, owner: SendOwner | None, collective: int) -> None:
         if self.closed or self._finishing:
             return
         if owner is not None and (self.rank, collective) in self._network.over:
@@ -414,7 +414,7 @@ class SimulatedLane:
         if self.ended and isinstance(reason, EOFError | OSError):
             return  # after END there is nothing to lose
         if self.index == HEARTBEAT_LANE:
-            dispatcher.parting.vital_lane_ended(self.peer, reason)
+            dispatcher.peer_loss.heartbeat_lane_ended(self.peer, reason)
         else:
             dispatcher.lost(self, reason)
 
@@ -442,17 +442,17 @@ def _fill(room: Sequence[memoryview], inbox: bytearray) -> int:
 
 
 class SimulatedLink(EndingLink):
-    """All lanes from one rank to another. The vital one carries no frames: it ends with the rank itself."""
+    """All lanes from one rank to another. The heartbeat lane carries no frames: it ends with the rank itself."""
 
-    def __init__(self, peer: int, lanes: Sequence[SimulatedLane], vital: SimulatedLane) -> None:
+    def __init__(self, peer: int, lanes: Sequence[SimulatedLane], heartbeat: SimulatedLane) -> None:
         super().__init__(peer)
-        self.lanes, self.vital = lanes, vital
+        self.lanes, self.heartbeat = lanes, heartbeat
         for lane in lanes:
             lane.on_end = self.lane_has_ended
 
     @property
     def connections(self) -> list[SimulatedLane]:
-        return [*self.lanes, self.vital]
+        return [*self.lanes, self.heartbeat]
 
     def all_lanes(self) -> Collection[SimulatedLane]:
         return self.lanes
@@ -461,7 +461,7 @@ class SimulatedLink(EndingLink):
         self.lanes[0].send(header, payload, None, 0)
 
     def send_bulk(
-        self, header: bytes, payload: memoryview, *, stripe: int, owner: Owner | None, collective: int
+        self, header: bytes, payload: memoryview, *, stripe: int, owner: SendOwner | None, collective: int
     ) -> None:
         self.lanes[1 + stripe % (len(self.lanes) - 1)].send(header, payload, owner, collective)
 

@@ -8,12 +8,13 @@ from random import Random
 
 import numpy as np
 
-from ringwide.collective.plan import Kind, Plan, Planner
+from ringwide.collectives.plan import CollectiveKind, Plan, Planner
 from ringwide.compression.codecs.registry import decoder
 from ringwide.errors import RingwideError
 from ringwide.simulator.books import Books
 from ringwide.simulator.calling import Call
 from ringwide.simulator.faults import Fault, FaultKind
+from ringwide.simulator.heartbeats import SimulatedHeartbeats
 from ringwide.simulator.memory import Material, Memory, bits
 from ringwide.simulator.network import Network
 from ringwide.simulator.promptness import patience, woken_at
@@ -21,7 +22,6 @@ from ringwide.simulator.rank import Rank
 from ringwide.simulator.scenario import Scenario, scenario_of
 from ringwide.simulator.strikes import strike
 from ringwide.simulator.verdict import explains, follows, is_deaf, must_fail
-from ringwide.simulator.vitals import SimulatedVitals
 
 _HASTE = 0.1
 """It does not take long to leave."""
@@ -87,15 +87,17 @@ class Life:
         self.ranks = [Rank(self, rank) for rank in range(self.scenario.size)]
         for rank in self.ranks:
             for link in self.network.links[rank.rank].values():
-                link.on_ended = rank.dispatcher.parting.stream_ended
+                link.on_ended = rank.dispatcher.peer_loss.stream_ended
         self.network.dispatchers = [rank.dispatcher for rank in self.ranks]
-        self._connect_vitals()
+        self._connect_heartbeats()
 
-    def _connect_vitals(self) -> None:
-        self._vitals: list[SimulatedVitals] = []
+    def _connect_heartbeats(self) -> None:
+        self._heartbeats: list[SimulatedHeartbeats] = []
         for rank in self.ranks:
-            self._vitals.append(SimulatedVitals(rank.rank, self.network, self._vitals, rank.dispatcher.parting.silent))
-            rank.dispatcher.deadlines.vitals = self._vitals[-1]
+            self._heartbeats.append(
+                SimulatedHeartbeats(rank.rank, self.network, self._heartbeats, rank.dispatcher.peer_loss.silent)
+            )
+            rank.dispatcher.deadlines.heartbeats = self._heartbeats[-1]
 
     def run(self) -> int:
         for rank in self.ranks:
@@ -116,14 +118,14 @@ class Life:
         for rank in self.ranks:
             for lane in self.network.lanes_of(rank.rank):
                 lane.dissolve()
-        for thing in (*self._vitals, *self.network.dispatchers, *self.ranks, self.network):
+        for thing in (*self._heartbeats, *self.network.dispatchers, *self.ranks, self.network):
             vars(thing).clear()
-        self._vitals.clear()
+        self._heartbeats.clear()
 
     def material(self, index: int, call: Call) -> Material:
         key = index, call
         if key not in self._materials:
-            self._materials[key] = Material(call, self.scenario.size, self.scenario.coding, 10 * self._seed + index)
+            self._materials[key] = Material(call, self.scenario.size, self.scenario.codec_jobs, 10 * self._seed + index)
         return self._materials[key]
 
     def plan(self, rank: int, call: Call) -> Plan:
@@ -185,7 +187,7 @@ class Life:
             self._check_numbers(rank, index, memory)
             self._books.note(index, memory)
             return
-        self.interrupted += self.ranks[rank].workshop.pending
+        self.interrupted += self.ranks[rank].codec_pool.pending
         if not memory.is_intact():
             self.report(f"rank {rank}: call {index} failed and changed its input")
 
@@ -196,7 +198,7 @@ class Life:
                 self.report(f"rank {rank}: call {index}, bucket {bucket} is {got}, must be {expected}")
         if not results:
             return
-        whose = rank if self.scenario.calls[index].kind is Kind.REDUCE_SCATTER else -1
+        whose = rank if self.scenario.calls[index].kind is CollectiveKind.REDUCE_SCATTER else -1
         ours = bits(results)
         if self.results.setdefault((index, whose), ours) != ours:
             self.report(f"rank {rank}: call {index} has other bits than on another rank")
@@ -234,7 +236,9 @@ class Life:
             if not memory.was_left_alone():
                 self.report(f"rank {rank}: call {index} was over when its memory was written to")
         if self.scenario.keeps_books and not self.problems:
-            for mistake in self._books.mistakes(rank.coder.feedback for rank in self.ranks if rank.coder is not None):
+            for mistake in self._books.mistakes(
+                rank.codec_policy.feedback for rank in self.ranks if rank.codec_policy is not None
+            ):
                 self.report(mistake)
 
 

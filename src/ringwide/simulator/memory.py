@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ringwide.collective.plan import Kind
+from ringwide.collectives.plan import CollectiveKind
 from ringwide.compression.codecs.base import Array
 from ringwide.simulator.calling import ORDERED, REDUCING, Call, CodecSettings
 from ringwide.tensors.arithmetic import Arithmetic, arithmetic_of
@@ -48,9 +48,9 @@ class Material:
     something, numbers of which it does.
     """
 
-    def __init__(self, call: Call, size: int, coding: CodecSettings, seed: int) -> None:
+    def __init__(self, call: Call, size: int, codec_jobs: CodecSettings, seed: int) -> None:
         self.call, self.size = call, size
-        self.may_lose = [coding.may_lose(call, bucket) for bucket in range(len(call.buckets))]
+        self.may_lose = [codec_jobs.may_lose(call, bucket) for bucket in range(len(call.buckets))]
         self.given = [self._given(bucket, seed) for bucket in range(len(call.buckets))]
         self._totals = [self._total(bucket) for bucket in range(len(call.buckets))]
 
@@ -71,9 +71,9 @@ class Material:
             return None
         total: Array
         match call.kind:
-            case Kind.BROADCAST:
+            case CollectiveKind.BROADCAST:
                 total = given[call.root]
-            case Kind.ALL_GATHER:
+            case CollectiveKind.ALL_GATHER:
                 total = given.reshape(self.size, self.size, -1).diagonal().T.reshape(-1)  # from each rank its share
             case _:
                 return None if call.op == ORDERED else _TOTALS[call.op](given)
@@ -85,9 +85,11 @@ class Memory:
 
     def __init__(self, material: Material, rank: int, *, saves: bool) -> None:
         self._material, self._rank = material, rank
-        self._saves = saves and material.call.kind is not Kind.ALL_GATHER  # which always brings memory of its own
+        self._saves = (
+            saves and material.call.kind is not CollectiveKind.ALL_GATHER
+        )  # which always brings memory of its own
         self.numbers = [self._numbers(bucket) for bucket in range(len(material.given))]
-        if material.call.kind in (Kind.BROADCAST, Kind.BARRIER):
+        if material.call.kind in (CollectiveKind.BROADCAST, CollectiveKind.BARRIER):
             nothing = np.empty(0, np.uint8)
             self.numbers.append(Bucket(nothing, None, np.add))
 
@@ -104,7 +106,7 @@ class Memory:
     def results(self) -> list[tuple[Array, Array | None]]:
         """What this rank got, and what it should have got."""
         material, rank = self._material, self._rank
-        if material.call.kind is Kind.BROADCAST and rank == material.call.root:
+        if material.call.kind is CollectiveKind.BROADCAST and rank == material.call.root:
             return []
         pairs: list[tuple[Array, Array | None]] = []
         for bucket in range(len(material.given)):
@@ -124,7 +126,7 @@ class Memory:
                 yield numbers.label.name, numbers.ours.size, share, missing
 
     def _share(self, count: int) -> slice:
-        if self._material.call.kind is not Kind.REDUCE_SCATTER:
+        if self._material.call.kind is not CollectiveKind.REDUCE_SCATTER:
             return slice(count)
         size = self._material.size
         return slice(count * self._rank // size, count * (self._rank + 1) // size)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from struct import Struct
 
-from ringwide.collective.dispatch import Dispatcher
-from ringwide.collective.plan import Planner
+from ringwide.collectives.dispatcher import Dispatcher
+from ringwide.collectives.plan import Planner
 from ringwide.protocol.heartbeat import HEARTBEAT_LANE
 from ringwide.simulator.clock import VirtualClock
 from ringwide.simulator.host import Host
@@ -39,10 +39,10 @@ class Network:
         self._lanes = [[lane for link in links.values() for lane in link.connections] for links in self.links]
 
     def _link(self, rank: int, peer: int, planner: Planner) -> SimulatedLink:
-        """An express lane and a vital one to everybody, bulk lanes where they are needed: as in a real ring."""
+        """An express lane and a heartbeat lane to everybody, bulk lanes where they are needed: as in a real ring."""
         lanes = 1 + self.scenario.lanes if planner.exchanges_bulk(peer) else 1
-        vital = self._lane(rank, peer, HEARTBEAT_LANE)
-        return SimulatedLink(peer, [self._lane(rank, peer, index) for index in range(lanes)], vital)
+        heartbeat = self._lane(rank, peer, HEARTBEAT_LANE)
+        return SimulatedLink(peer, [self._lane(rank, peer, index) for index in range(lanes)], heartbeat)
 
     def _lane(self, rank: int, peer: int, index: int) -> SimulatedLane:
         return SimulatedLane(self, rank, peer, index)

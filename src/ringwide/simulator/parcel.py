@@ -1,6 +1,6 @@
 """A frame that waits to leave."""
 
-from ringwide.collective.operation import Owner
+from ringwide.collectives.operation import SendOwner
 
 
 class Parcel:
@@ -8,7 +8,7 @@ class Parcel:
 
     __slots__ = ("collective", "echo", "left", "overtaken", "owner", "pause", "started", "views")
 
-    def __init__(self, views: list[bytes | memoryview], owner: Owner | None, collective: int) -> None:
+    def __init__(self, views: list[bytes | memoryview], owner: SendOwner | None, collective: int) -> None:
         self.views, self.owner, self.collective = views, owner, collective
         self.left = sum(map(len, views))
         self.started = False

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from math import inf
 
-from ringwide.collective.deadlines import TICK_SECONDS
-from ringwide.collective.parting import GOODBYE_GRACE_SECONDS
+from ringwide.collectives.deadlines import TICK_SECONDS
+from ringwide.collectives.peer_loss import GOODBYE_GRACE_SECONDS
 from ringwide.simulator.faults import SUSPECT_SECONDS, Damage, Fault, FaultKind
 from ringwide.simulator.scenario import Scenario
 from ringwide.simulator.verdict import may_stay_deaf

@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from ringwide.collective.collective import Collective
-from ringwide.collective.dispatch import Dispatcher
-from ringwide.collective.leaving import Leaving
-from ringwide.collective.plan import Plan
+from ringwide.collectives.collective import Collective
+from ringwide.collectives.dispatcher import Dispatcher
+from ringwide.collectives.leaving import Leaving
+from ringwide.collectives.plan import Plan
 from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import PeerLost, RingClosed, RingwideError
 from ringwide.simulator.calling import Call
+from ringwide.simulator.codec_pool import SimulatedCodecPool
 from ringwide.simulator.faults import TIMEOUT_SECONDS
 from ringwide.simulator.memory import Material, Memory
 from ringwide.simulator.network import Network
 from ringwide.simulator.scenario import Scenario
-from ringwide.simulator.workshop import SimulatedWorkshop
 
 
 class Surroundings(Protocol):
@@ -51,16 +51,16 @@ class Rank:
         self._life, self._network, self._scenario = life, life.network, scenario
         self.host = life.network.hosts[rank]
         self._open: dict[int, tuple[Collective, Memory]] = {}
-        self.coder = _coder(scenario, rank, self.host.time)
-        self.workshop = SimulatedWorkshop(self.host, life.network.chance, scenario.weather.toil)
+        self.codec_policy = _codec_policy(scenario, rank, self.host.time)
+        self.codec_pool = SimulatedCodecPool(self.host, life.network.chance, scenario.weather.toil)
         self.dispatcher = Dispatcher(
             rank=rank,
             links=life.network.links[rank],
             clock=self.host,
             timeout_seconds=TIMEOUT_SECONDS,
             warn_after_seconds=TIMEOUT_SECONDS / 2,
-            coder=self.coder,
-            workshop=self.workshop,
+            codec_policy=self.codec_policy,
+            codec_pool=self.codec_pool,
             epoch=scenario.epoch,
         )
 
@@ -132,38 +132,38 @@ class Rank:
 
     def leave(self) -> None:
         self.left, self.left_at = True, self.host.time()
-        parting, vitals = self.dispatcher.parting, self.dispatcher.deadlines.vitals
-        assert vitals is not None
+        peer_loss, heartbeats = self.dispatcher.peer_loss, self.dispatcher.deadlines.heartbeats
+        assert heartbeats is not None
         self.dispatcher.say_goodbye("it is done")
         self.dispatcher.close(RingClosed("this ring has been left"))
-        parting.leaving = Leaving(
+        peer_loss.leaving = Leaving(
             links=self._network.links[self.rank],
             clock=self.host,
             timeout_seconds=TIMEOUT_SECONDS,
             warn_after_seconds=TIMEOUT_SECONDS / 2,
-            vitals=vitals,
+            heartbeats=heartbeats,
             on_done=self._hang_up,
         )
         self._life.leaving(self.rank)
-        parting.leaving.begin(parting.lost)
+        peer_loss.leaving.begin(peer_loss.lost)
 
     def _hang_up(self) -> None:
         self.hung_up = True
         for link in self._network.links[self.rank].values():
             link.abandon()
-            link.vital.close()
+            link.heartbeat.close()
 
 
-def _coder(scenario: Scenario, rank: int, time: Callable[[], float]) -> CodecPolicy | None:
-    coding = scenario.coding
-    if coding.codec == "none":
+def _codec_policy(scenario: Scenario, rank: int, time: Callable[[], float]) -> CodecPolicy | None:
+    codec_jobs = scenario.codec_jobs
+    if codec_jobs.codec == "none":
         return None
     return CodecPolicy(
         rank=rank,
-        codecs=coding.codecs(),
-        auto=coding.codec == "auto",
-        allow_lossy=coding.lossy,
-        threshold_bytes=coding.threshold_bytes,
-        error_feedback=coding.feedback,
+        codecs=codec_jobs.codecs(),
+        auto=codec_jobs.codec == "auto",
+        allow_lossy=codec_jobs.lossy,
+        threshold_bytes=codec_jobs.threshold_bytes,
+        error_feedback=codec_jobs.feedback,
         time=time,
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
-from ringwide.simulator.calling import LARGE, Call, CodecSettings, calls_by, coding_by
+from ringwide.simulator.calling import LARGE, Call, CodecSettings, calls_by, codec_jobs_by
 from ringwide.simulator.faults import Fault, FaultKind, faults_by
 from ringwide.simulator.weather import Weather, weather_by
 
@@ -30,11 +30,11 @@ class Scenario:
     express_bytes: int
     staging_bytes: int
     lanes: int
-    coding: CodecSettings
+    codec_jobs: CodecSettings
     calls: tuple[Call, ...]
     faults: tuple[Fault, ...]
     weather: Weather
-    parting: bool  # ranks leave when their calls have ended
+    peer_loss: bool  # ranks leave when their calls have ended
     resigning: bool  # ranks leave when they have lost another
     keeping: bool  # connections copy what is sent before it leaves, as those that encrypt or share memory
 
@@ -49,24 +49,26 @@ class Scenario:
         requests = {call.request for call in self.calls}
         apart = len(requests) == len(self.calls) or all(call.awaited for call in self.calls)
         harmless = len(self.faults) == 1 and self.fault.kind in (FaultKind.NONE, FaultKind.MISMATCH)
-        return self.coding.feedback and apart and harmless
+        return self.codec_jobs.feedback and apart and harmless
 
     @property
     def depends_on_time(self) -> bool:
         """A lossy codec or its feedback is used in some calls, but which ones is a matter of time."""
-        return self.coding.lossy and (self.coding.codec == "auto" or (self.coding.feedback and not self.keeps_books))
+        return self.codec_jobs.lossy and (
+            self.codec_jobs.codec == "auto" or (self.codec_jobs.feedback and not self.keeps_books)
+        )
 
     def leaves(self, rank: int) -> bool:
         """Does this rank say goodbye when its calls have ended?"""
         fault = self.fault
         if fault.kind in (FaultKind.LEAVE, FaultKind.LATE) and fault.rank == rank:
-            return fault.kind is FaultKind.LEAVE or (self.parting and fault.lasts < inf)
-        return self.parting
+            return fault.kind is FaultKind.LEAVE or (self.peer_loss and fault.lasts < inf)
+        return self.peer_loss
 
     @property
     def strikes_on_the_way_out(self) -> bool:
         """A kill of one that has said goodbye, and has perhaps not got rid of everything."""
-        return self.fault.kind is FaultKind.KILL and self.parting
+        return self.fault.kind is FaultKind.KILL and self.peer_loss
 
     def calls_of(self, rank: int) -> list[Call]:
         """What one rank calls."""
@@ -83,39 +85,39 @@ class Scenario:
 def scenario_of(seed: int) -> Scenario:
     """Draw everything from the seed."""
     chance = Random(seed)
-    coding = coding_by(chance)
-    size = _size(chance, coding)
-    calls = calls_by(chance, size, coding)
-    weather = weather_by(chance, coding)
-    faults = faults_by(chance, size, calls, weather, coding)
+    codec_jobs = codec_jobs_by(chance)
+    size = _size(chance, codec_jobs)
+    calls = calls_by(chance, size, codec_jobs)
+    weather = weather_by(chance, codec_jobs)
+    faults = faults_by(chance, size, calls, weather, codec_jobs)
     return Scenario(
         size=size,
-        algorithm=chance.choice(_CAN_ENCODE if coding.encodes else _ALGORITHMS),
+        algorithm=chance.choice(_CAN_ENCODE if codec_jobs.encodes else _ALGORITHMS),
         fanout=chance.randint(1, size - 1),
         epoch=chance.choice((0, 7)),
         sealed=chance.random() < 0.5 or any(fault.garbles for fault in faults),
-        segment_bytes=chance.choice(_segment_bytes(size, coding)),
-        tree_bytes=min(chance.choice((0, 32, 128)), coding.threshold_bytes if coding.encodes else 128),
+        segment_bytes=chance.choice(_segment_bytes(size, codec_jobs)),
+        tree_bytes=min(chance.choice((0, 32, 128)), codec_jobs.threshold_bytes if codec_jobs.encodes else 128),
         express_bytes=chance.choice((8, 32, 4096)),
         staging_bytes=chance.choice((0, 60, 400)),
         lanes=chance.randint(1, 3 if size < LARGE else 2),
-        coding=coding,
+        codec_jobs=codec_jobs,
         calls=calls,
         faults=faults,
         weather=weather,
-        parting=chance.random() < 0.4,
+        peer_loss=chance.random() < 0.4,
         resigning=chance.random() < 0.6,
         keeping=chance.random() < 0.4,
     )
 
 
-def _size(chance: Random, coding: CodecSettings) -> int:
-    most = 16 if not coding.encodes else _MOST_THAT_TRY if coding.codec == "auto" else _MOST_THAT_ENCODE
+def _size(chance: Random, codec_jobs: CodecSettings) -> int:
+    most = 16 if not codec_jobs.encodes else _MOST_THAT_TRY if codec_jobs.codec == "auto" else _MOST_THAT_ENCODE
     size: int = chance.choice(_ODDS_OF_SIZES)
     return size if size <= most else 2 + size % 3
 
 
-def _segment_bytes(size: int, coding: CodecSettings) -> tuple[int, ...]:
-    if coding.encodes:
+def _segment_bytes(size: int, codec_jobs: CodecSettings) -> tuple[int, ...]:
+    if codec_jobs.encodes:
         return 128, 256, 512
     return (8, 20, 64, 256) if size < LARGE else (20, 64, 256)

@@ -75,7 +75,7 @@ def may_stay_deaf(scenario: Scenario) -> bool:
     """
     one_sided = any(fault.kind is FaultKind.RESET and fault.outward != fault.inward for fault in scenario.faults)
     resigning = scenario.resigning and scenario.fault.kind is not FaultKind.COMPUTE
-    return scenario.size == 2 and one_sided and not (resigning or scenario.parting)
+    return scenario.size == 2 and one_sided and not (resigning or scenario.peer_loss)
 
 
 def is_deaf(scenario: Scenario, error: RingwideError | None) -> bool:

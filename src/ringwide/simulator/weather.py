@@ -19,7 +19,7 @@ class Weather:
     capacity_bytes: int  # how much a connection holds that the other side has not read
 
 
-def weather_by(chance: Random, coding: CodecSettings) -> Weather:
+def weather_by(chance: Random, codec_jobs: CodecSettings) -> Weather:
     latency = chance.choice((1e-4, 1e-2))
     return Weather(
         latency=latency,
@@ -27,6 +27,6 @@ def weather_by(chance: Random, coding: CodecSettings) -> Weather:
         taken_at_once=chance.choice((0.0, 0.7, 1.0)),
         split=chance.choice((0.0, 0.0, 0.0, 0.3)),
         drowsy=chance.choice((0.0, 0.0, 0.0, 0.4)),
-        toil=latency * chance.choice((0.1, 1.0, 10.0)) if coding.encodes else 0.0,
+        toil=latency * chance.choice((0.1, 1.0, 10.0)) if codec_jobs.encodes else 0.0,
         capacity_bytes=chance.choice((60, 500, 500, 1_000_000, 1_000_000)),
     )

@@ -19,7 +19,7 @@ from ringwide.tensors.bucket import Bucket
 from ringwide.tensors.leaves import Signature
 from ringwide.tensors.packing import DtypeGroup, Piece
 
-logger = logging.getLogger("ringwide.ring")
+logger = logging.getLogger("ringwide.tensors")
 
 QUIET_SECONDS = 10.0
 """A model that has gone wrong brings NaN to every call: after a line, this long none."""

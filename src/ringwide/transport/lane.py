@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import END, HEADER_BYTES, Header, Kind, framed, seal
+from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, Header, framed, seal
 from ringwide.protocol.frame_reader import FrameReader, SharedPayloads
 from ringwide.transport.buffers import PayloadOwner, QueuedFrame, Scratch, after
 from ringwide.transport.sockets import (
@@ -43,7 +43,7 @@ READS_PER_WAKE = 8
 """Then other lanes get their turn."""
 WAKE_BYTES, LEAST_WAKE_BYTES = 256 * 1024, 64 * 1024
 """Of a large payload the kernel collects this much before it wakes us, instead of waking us for every packet."""
-_END_FRAME = framed(Kind.END, b"")
+_END_FRAME = framed(FrameKind.END, b"")
 
 
 class Events(Protocol):

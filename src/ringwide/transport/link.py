@@ -1,7 +1,7 @@
 """A link: all lanes to one peer.
 
 Lane 0 is the express lane: news and small frames travel on it and never wait behind bulk, and it is never paused.
-Bulk lanes exist only where the algorithms need them, and a large bucket is striped over all of them. The mail lane, if
+Bulk lanes exist only where the algorithms need them, and a large bucket is striped over all of them. The p2p lane, if
 there is one, carries messages between these two: a bulk lane may be paused, and a message must not wait for that.
 """
 
@@ -116,7 +116,7 @@ P2P_STAGING_BYTES = 16 * 1024 + HEADER_BYTES
 
 
 class Link(EndingLink):
-    """The express lane, the bulk lanes and the mail lane to one peer."""
+    """The express lane, the bulk lanes and the p2p lane to one peer."""
 
     def __init__(self, peer: int) -> None:
         super().__init__(peer)
@@ -155,13 +155,13 @@ class Link(EndingLink):
         if 0 in self.lanes:
             self.lanes[0].send(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:])
 
-    def send_mail(self, header: bytes, payload: memoryview, *, owner: PayloadOwner, number: int) -> None:
+    def send_p2p(self, header: bytes, payload: memoryview, *, owner: PayloadOwner, number: int) -> None:
         self.lanes[P2P_LANE].send(header, payload, owner=owner, collective=number)
 
-    def tell_mail(self, frame: bytes) -> None:
+    def tell_p2p(self, frame: bytes) -> None:
         self.lanes[P2P_LANE].send(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:])
 
-    def forget_mail(self, number: int) -> None:
+    def forget_p2p(self, number: int) -> None:
         self.lanes[P2P_LANE].forget(number)
 
     def forget(self, collective: int) -> None:

@@ -44,7 +44,7 @@ def tune(sock: socket.socket, settings: SocketSettings, *, always_read: bool) ->
     """No delay, large buffers, and a kernel that notices a dead host by itself.
 
     Only a lane that a thread reads at all times gets a user timeout: to the kernel, a peer that does not read for a
-    while looks dead, but it may only be computing. The vital lane to the same peer notices if the host is gone.
+    while looks dead, but it may only be computing. The heartbeat lane to the same peer notices if the host is gone.
     """
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.buffer_bytes)

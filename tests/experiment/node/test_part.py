@@ -52,11 +52,11 @@ class Gathering:
         self._size, self._complete = size, asyncio.Condition()
 
     def of(self, rank: int) -> Any:
-        gathering, calls = self, iter(range(100))
+        formation, calls = self, iter(range(100))
 
         class Ring:
             async def all_gather(self, array: Any) -> list[Any]:
-                return await gathering.exchange(next(calls), rank, np.array(array))
+                return await formation.exchange(next(calls), rank, np.array(array))
 
         return Ring()
 
@@ -72,6 +72,6 @@ class Gathering:
 
 async def test_results_of_different_lengths_arrive_whole() -> None:
     results = [told.result(), told.result(loss=1 / 3, fingerprint="ü" * 40), told.result(test_accuracy=None)]
-    gathering = Gathering(3)
-    everyone = await asyncio.gather(*(_everyones(gathering.of(rank), each) for rank, each in enumerate(results)))
+    formation = Gathering(3)
+    everyone = await asyncio.gather(*(_everyones(formation.of(rank), each) for rank, each in enumerate(results)))
     assert everyone == [dict(enumerate(results))] * 3

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from ringwide import RingConfig
-from ringwide.interop import RingState, allreduce_hook
+from ringwide.torch import RingState, allreduce_hook
 
 FAMILY = Family("training")
 case = FAMILY.case

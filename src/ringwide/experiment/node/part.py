@@ -14,7 +14,7 @@ from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.messages import Message, decode, encode
 from ringwide.experiment.node.others import Met, Others
 from ringwide.experiment.node.stopping import Stopping
-from ringwide.observe.memory import peak_bytes, shared_out_bytes
+from ringwide.observe.process_memory import peak_bytes, shared_out_bytes
 from ringwide.ring import Ring, join
 from ringwide.training.progress import Result
 

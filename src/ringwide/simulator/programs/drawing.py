@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from ringwide.collective.plan import Kind
+from ringwide.collectives.plan import CollectiveKind
 from ringwide.simulator.programs.program import (
     ROOTED,
     Await,
@@ -30,8 +30,14 @@ from ringwide.simulator.programs.program import (
 )
 
 _SIZES = (*[2] * 14, *[3] * 5, 4)
-_KINDS = (*[Kind.ALLREDUCE] * 8, Kind.REDUCE, Kind.BROADCAST, Kind.BROADCAST, Kind.ALL_GATHER)
-_KINDS += (Kind.REDUCE_SCATTER, Kind.BARRIER)
+_KINDS = (
+    *[CollectiveKind.ALLREDUCE] * 8,
+    CollectiveKind.REDUCE,
+    CollectiveKind.BROADCAST,
+    CollectiveKind.BROADCAST,
+    CollectiveKind.ALL_GATHER,
+)
+_KINDS += (CollectiveKind.REDUCE_SCATTER, CollectiveKind.BARRIER)
 _COUNTS = (1, 1, 3, 3, 3, 8, 20)
 """Few, so that the same shapes come again; the last one is bulk."""
 _OPS = ("sum", "sum", "mean", "min", "max")
@@ -117,7 +123,17 @@ class _Drawing:
     def _same_memory(self, channel: str) -> SameMemory:
         dtype, count = self._tensor("sum")
         first, second = (
-            Call(self._number(), Kind.ALLREDUCE, "sum", ((dtype, count),), Form.ONE, Overlap.NONE, 0, False, channel)
+            Call(
+                self._number(),
+                CollectiveKind.ALLREDUCE,
+                "sum",
+                ((dtype, count),),
+                Form.ONE,
+                Overlap.NONE,
+                0,
+                False,
+                channel,
+            )
             for _ in range(2)
         )
         return SameMemory((first, second))
@@ -139,7 +155,7 @@ class _Drawing:
 
     def _call(self, channel: str) -> Call:
         call = self._sound_call(channel)
-        if self._calm or call.kind is Kind.BARRIER or self._chance.random() > _MISTAKEN:
+        if self._calm or call.kind is CollectiveKind.BARRIER or self._chance.random() > _MISTAKEN:
             return call
         return replace(call, mistakes={rank: self._chance.choice(_mistakes_in(call, rank)) for rank in self._few()})
 
@@ -147,7 +163,7 @@ class _Drawing:
         chance = self._chance
         kind = chance.choice(_KINDS)
         op = chance.choice(_OPS) if kind in REDUCING else ""
-        single = kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+        single = kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
         form = Form.ONE if single else chance.choice(_FORMS)
         overlap = Overlap.NONE if form is Form.ONE or chance.random() > _OVERLAPPING else self._overlap(op)
         several = form is not Form.ONE and overlap is Overlap.NONE
@@ -156,7 +172,7 @@ class _Drawing:
             index=self._number(),
             kind=kind,
             op=op,
-            tensors=() if kind is Kind.BARRIER else tensors,
+            tensors=() if kind is CollectiveKind.BARRIER else tensors,
             form=form,
             overlap=overlap,
             root=chance.randrange(self._size) if kind in ROOTED else 0,
@@ -195,7 +211,7 @@ class _Drawing:
         return int(_MOST_TURNS * self._chance.random() ** 2)
 
 
-REDUCING = (Kind.ALLREDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
+REDUCING = (CollectiveKind.ALLREDUCE, CollectiveKind.REDUCE, CollectiveKind.REDUCE_SCATTER)
 
 
 def _mistakes_in(call: Call, rank: int) -> list[Mistake]:

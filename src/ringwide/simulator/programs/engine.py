@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Callable
 
-from ringwide.callers import Descent
-from ringwide.calls import Calls
-from ringwide.collective.dispatch import Dispatcher
-from ringwide.collective.plan import Planner
+from ringwide.collectives.dispatcher import Dispatcher
+from ringwide.collectives.plan import Planner
 from ringwide.compression.jobs import CodecPool
 from ringwide.config.ring_config import RingConfig
-from ringwide.engine import Engine
+from ringwide.runtime.call_queue import CallQueue
+from ringwide.runtime.callers import Descent
+from ringwide.runtime.engine import Engine
 from ringwide.simulator.programs.wires import Wires
 from ringwide.tensors.buffer_pool import BufferPool
 
@@ -27,7 +27,7 @@ class SimulatedEngine(Engine):
         self._rank, self._size, self.config = rank, wires.scenario.size, CONFIG
         self.links = wires.links[rank]  # type: ignore[assignment]
         self.connections = NoListeners()  # type: ignore[assignment]
-        self.coder, self._workshop, self.planner = None, CodecPool(), planner
+        self.codec_policy, self._codec_pool, self.planner = None, CodecPool(), planner
         self.dispatcher = Dispatcher(
             rank=rank,
             links=wires.links[rank],
@@ -36,8 +36,8 @@ class SimulatedEngine(Engine):
             warn_after_seconds=COLLECTIVE_SECONDS / 2,
             epoch=wires.scenario.epoch,
         )
-        self._liveness = SignsOfLife()  # type: ignore[assignment]
-        self.calls = Calls(
+        self._heartbeats = SignsOfLife()  # type: ignore[assignment]
+        self.calls = CallQueue(
             self.dispatcher,
             express_lanes=lambda peers: wires.express_lanes(rank, peers),
             linger_seconds=LINGER_SECONDS,
@@ -45,9 +45,9 @@ class SimulatedEngine(Engine):
             descent=descent,
             time=_counter(),
         )
-        self.pool, self._correspondence, self._formed = BufferPool(), None, True
+        self.pool, self._point_to_point, self._formed = BufferPool(), None, True
         for link in wires.links[rank].values():
-            link.on_ended = self.dispatcher.parting.stream_ended
+            link.on_ended = self.dispatcher.peer_loss.stream_ended
 
 
 class NoListeners:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ringwide.collective.plan import Kind
+from ringwide.collectives.plan import CollectiveKind
 from ringwide.compression.codecs.base import Array
 from ringwide.simulator.programs.program import Call, Form, Mistake, Overlap, writes
 
@@ -24,21 +24,21 @@ class Material:
         if call.into:
             dtype, count = call.tensors[0]
             share = _share(count, rank, size)
-            room = size * count if call.kind is Kind.ALL_GATHER else share.stop - share.start
+            room = size * count if call.kind is CollectiveKind.ALL_GATHER else share.stop - share.start
             self.into = np.full(room, -1, dtype)
             self.memory.append(self.into)
 
     def arguments(self) -> dict[str, Any]:
         """Of the method of `Ring`, with this rank's mistake if it makes one."""
         call, mistake = self.call, self.call.mistakes.get(self.rank)
-        if call.kind is Kind.BARRIER:
+        if call.kind is CollectiveKind.BARRIER:
             return {}
         if mistake is Mistake.READ_ONLY:
             self.memory[0].flags.writeable = False
         given: dict[str, Any] = {_FIRST[call.kind]: self._tensors()}
         if call.op:
             given["op"] = call.op if mistake is not Mistake.OP else "median"
-        if call.kind in (Kind.REDUCE, Kind.BROADCAST):
+        if call.kind in (CollectiveKind.REDUCE, CollectiveKind.BROADCAST):
             given["root"] = call.root if mistake is not Mistake.ROOT else 99
         if self.into is not None:
             given["into"] = self.into if mistake is not Mistake.INTO else np.zeros(self.into.size + 1, self.into.dtype)
@@ -69,8 +69,8 @@ class Material:
         return tensors if call.form is Form.LIST else {f"w{index}": tensor for index, tensor in enumerate(tensors)}
 
 
-_FIRST = dict.fromkeys((Kind.ALLREDUCE, Kind.REDUCE, Kind.BROADCAST), "tensors")
-_FIRST |= dict.fromkeys((Kind.ALL_GATHER, Kind.REDUCE_SCATTER), "tensor")
+_FIRST = dict.fromkeys((CollectiveKind.ALLREDUCE, CollectiveKind.REDUCE, CollectiveKind.BROADCAST), "tensors")
+_FIRST |= dict.fromkeys((CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER), "tensor")
 
 
 def _brought(call: Call, rank: int) -> list[Array]:
@@ -94,20 +94,20 @@ def _share(count: int, rank: int, size: int) -> slice:
 
 def decides(call: Call, rank: int) -> bool:
     """Does what all bring decide the result? Where one memory is reduced as two dtypes, only that all have the same."""
-    return call.overlap is not Overlap.RETYPED or call.kind is Kind.BROADCAST or not writes(call, rank)
+    return call.overlap is not Overlap.RETYPED or call.kind is CollectiveKind.BROADCAST or not writes(call, rank)
 
 
 def expected_memory(call: Call, rank: int, brought: Sequence[Sequence[Array]]) -> list[Array]:
     """What the memory of a call that has succeeded must hold. `brought`: what it held before, by rank."""
     ours = [*brought[rank]]
     match call.kind:
-        case Kind.ALLREDUCE:
+        case CollectiveKind.ALLREDUCE:
             return _reduced(call, brought)
-        case Kind.REDUCE:
+        case CollectiveKind.REDUCE:
             return _reduced(call, brought) if rank == call.root else ours
-        case Kind.BROADCAST:
+        case CollectiveKind.BROADCAST:
             return [*brought[call.root]]
-        case Kind.ALL_GATHER | Kind.REDUCE_SCATTER if call.into:
+        case CollectiveKind.ALL_GATHER | CollectiveKind.REDUCE_SCATTER if call.into:
             return [ours[0], np.concatenate(expected_result(call, rank, brought))]
     return ours
 
@@ -115,9 +115,9 @@ def expected_memory(call: Call, rank: int, brought: Sequence[Sequence[Array]]) -
 def expected_result(call: Call, rank: int, brought: Sequence[Sequence[Array]]) -> list[Array]:
     """What a call returns that does not write into its tensors."""
     match call.kind:
-        case Kind.ALL_GATHER:
+        case CollectiveKind.ALL_GATHER:
             return [theirs[0] for theirs in brought]
-        case Kind.REDUCE_SCATTER:
+        case CollectiveKind.REDUCE_SCATTER:
             return [_reduced(call, brought)[0][_share(call.tensors[0][1], rank, len(brought))]]
     return []
 

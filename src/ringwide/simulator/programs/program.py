@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ringwide.collective.plan import Kind
+from ringwide.collectives.plan import CollectiveKind
 
 
 class Form(Enum):
@@ -44,7 +44,7 @@ class Call:
     """One collective that all ranks call, and which of them make a mistake in it."""
 
     index: int
-    kind: Kind
+    kind: CollectiveKind
     op: str
     tensors: tuple[tuple[str, int], ...]  # of each: dtype, elements
     form: Form
@@ -60,22 +60,22 @@ class Call:
         details += [self.op, f"root {self.root}" if self.kind in ROOTED else "", "into" if self.into else ""]
         details += [f"channel {self.channel!r}" if self.channel else ""]
         details += [f"rank {rank}: {mistake.value}!" for rank, mistake in self.mistakes.items()]
-        given = "" if self.kind is Kind.BARRIER else ", ".join(filter(None, details))
+        given = "" if self.kind is CollectiveKind.BARRIER else ", ".join(filter(None, details))
         return f"{self.kind.value}#{self.index}({given})"
 
 
-ROOTED = (Kind.REDUCE, Kind.BROADCAST)
+ROOTED = (CollectiveKind.REDUCE, CollectiveKind.BROADCAST)
 Ranks = frozenset[int]
 
 
 def writes(call: Call, rank: int) -> bool:
     """Does this rank's own tensor receive the result?"""
     match call.kind:
-        case Kind.ALLREDUCE:
+        case CollectiveKind.ALLREDUCE:
             return True
-        case Kind.REDUCE:
+        case CollectiveKind.REDUCE:
             return rank == call.root
-        case Kind.BROADCAST:
+        case CollectiveKind.BROADCAST:
             return rank != call.root
     return False
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from ringwide.collective.plan import Planner
+from ringwide.collectives.plan import Planner
 from ringwide.simulator.lane import SimulatedLane
 from ringwide.simulator.network import Network
 from ringwide.simulator.programs.loop import RankLoop

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from random import Random
 
-from ringwide.callers import noted_descent
-from ringwide.collective.plan import Planner
+from ringwide.collectives.plan import Planner
 from ringwide.ring import Ring
+from ringwide.runtime.callers import noted_descent
 from ringwide.simulator.calling import CodecSettings
 from ringwide.simulator.programs.drawing import program_of
 from ringwide.simulator.programs.engine import CONFIG, SimulatedEngine
@@ -154,7 +154,7 @@ def _scenario(size: int, chance: Random) -> Scenario:
         express_bytes=chance.choice((32, 4096)),
         staging_bytes=chance.choice((0, 400)),
         lanes=chance.randint(1, 2),
-        coding=CodecSettings(),
+        codec_jobs=CodecSettings(),
         calls=(),
         faults=(),
         weather=Weather(
@@ -166,7 +166,7 @@ def _scenario(size: int, chance: Random) -> Scenario:
             toil=0.0,
             capacity_bytes=chance.choice((100, 1_000_000, 1_000_000)),
         ),
-        parting=True,
+        peer_loss=True,
         resigning=False,
     )
 

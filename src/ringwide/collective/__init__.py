@@ -1,1 +1,0 @@
-"""NUMBERS ROUND THE RING: carries out the machines' instructions over links."""

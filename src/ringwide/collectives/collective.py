@@ -1,0 +1,86 @@
+"""One collective under way on one rank."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ringwide.collectives.channel import SEQUENCE_BITS, Channel, sequence_of
+from ringwide.collectives.operation import Operation
+from ringwide.collectives.plan import Plan
+from ringwide.collectives.single_segment import SingleSegmentOperation
+from ringwide.errors import RingwideError
+
+Done = Callable[[RingwideError | None], None]
+SAME_ORDER = "every rank must make the same calls in the same order"
+SAME_CALLER = (
+    "the order of calls that several tasks or threads make is not known to all ranks: make them in one, or give each a "
+    "channel= of its own"
+)
+
+
+class Mark(Protocol):
+    """Who made a call, in words as a string, and what that is known by: mixed into the fingerprint."""
+
+    bits: int
+
+
+class Collective:
+    """One collective under way on this rank: its operations, one a bucket, succeed or fail together."""
+
+    begun, begun_at = False, 0.0
+    told = False  # the other ranks know what we were called with
+    progress_seen = -1
+    progress_at = warned_at = 0.0
+    succeeded: Sequence[Operation | SingleSegmentOperation] = ()  # its operations, when it is over: for an undo
+
+    def __init__(self, number: int, plan: Plan, on_done: Done, *, channel: Channel, mark: Mark | None = None) -> None:
+        self.number, self.plan, self.on_done, self._channel, self._mark = number, plan, on_done, channel, mark
+        self.fingerprint = plan.fingerprint if mark is None else plan.fingerprint ^ mark.bits
+        self.operations: list[Operation | SingleSegmentOperation] = []
+        self.unfinished = len(plan.parts)
+        self.gated = self.is_named_bulk = plan.gate is not None and number >> SEQUENCE_BITS > 0
+        """Its bulk waits until all have called it."""
+
+    def __repr__(self) -> str:
+        return f"<Collective {self.sequence} {self.what}>"
+
+    @property
+    def sequence(self) -> int:
+        """Its number within its channel, for people."""
+        return sequence_of(self.number)
+
+    @property
+    def what(self) -> str:
+        return self.plan.what + self._channel.suffix
+
+    @property
+    def kind(self) -> str:
+        """What it is in a word, and on which channel if that has a name."""
+        return self.plan.what.partition("(")[0] + self._channel.suffix
+
+    @property
+    def described(self) -> str:
+        """What another rank is told that has another fingerprint. What may be long comes last, as it may be cut."""
+        return "\n".join([str(self._mark or ""), self.plan.how, self.what])
+
+    def compared_with(self, theirs: str) -> tuple[str, str, str]:
+        """Our call and that of another rank, which has told it, in the words in which they differ, and what to do."""
+        mark, how, what = [*theirs.split("\n", 2), "", ""][:3]
+        if not self.what.startswith(what) or not what:
+            return self.what, what, SAME_ORDER if mark == str(self._mark or "") else f"{SAME_ORDER}; {SAME_CALLER}"
+        if how != self.plan.how:
+            return f"{self.what} by {self.plan.how}", f"{what} by {how}", SAME_ORDER
+        return f"{self.what} as {self._mark}", f"it as {mark}", SAME_CALLER
+
+    @property
+    def gate_is_open(self) -> bool:
+        return self.plan.gate is not None and self.operations[self.plan.gate].done
+
+    def undo(self) -> None:
+        """Its caller was cancelled before it heard of the success, and must find its tensors as they were."""
+        for operation in self.succeeded:
+            operation.undo()
+
+    def waiting_for(self) -> list[int]:
+        if len(self.operations) == 1:
+            return self.operations[0].waiting_for()
+        return sorted({peer for operation in self.operations for peer in operation.waiting_for()})

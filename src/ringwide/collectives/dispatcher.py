@@ -1,0 +1,500 @@
+"""Every collective of one rank: numbering them, sending each arrival to the right one, and ending them truthfully.
+
+Rules:
+- Collectives are numbered in the order of the calls, and every rank makes the same calls in the same order. A named
+  channel has an order, and numbers, of its own (`channel.py`).
+- Small collectives begin at once. One with bulk waits until those with bulk before it are done here, so no bulk lane
+  ever carries something of an earlier collective behind something of a later one: a lane can then be paused when its
+  peer is ahead of us, and nothing that we still need is stuck behind it. Between channels there is no such order, so
+  one with bulk on a named channel first lets all ranks hear that all have called it (its gate), and is never waited
+  for: its bulk finds it begun wherever it comes, soon at the latest.
+- A small frame that is ahead of us is kept until our call comes (`early.py`). A peer cannot be far ahead: no collective
+  succeeds on any rank before it has begun on all, and a rank has a bounded number open.
+- Each frame has its collective's fingerprint: what is asked for, how it is planned, and who called. When one differs,
+  all ranks tell all others what they were called with, each fails with both sides named, and the next collective goes
+  on as if nothing had been.
+- How a ring ends is in `peer_loss.py`, how long it waits in `deadlines.py`.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from ringwide.collectives.channel import Channel, Channels, channel_of, is_after
+from ringwide.collectives.collective import Collective, Done, Mark
+from ringwide.collectives.compressed_operation import CompressedOperation
+from ringwide.collectives.deadlines import Clock, Deadlines
+from ringwide.collectives.early_frames import EarlyFrames
+from ringwide.collectives.operation import LaneLike, LinkLike, Operation
+from ringwide.collectives.peer_loss import PeerLoss
+from ringwide.collectives.plan import Plan
+from ringwide.collectives.single_segment import SingleSegmentOperation
+from ringwide.compression.jobs import CodecPoolLike
+from ringwide.compression.ledger import Ledger
+from ringwide.compression.policy import CodecPolicy
+from ringwide.errors import (
+    CollectiveAborted,
+    CollectiveMismatch,
+    CollectiveTimeout,
+    RemoteProtocolError,
+    RingwideError,
+    fresh,
+)
+from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, FrameKind, Header, goodbye, news, read_goodbye
+from ringwide.tensors.bucket import Bucket
+
+logger = logging.getLogger("ringwide.collectives")
+
+LEAVING_SECONDS = 0.5
+"""How long a rank may take to leave before the others hear of what it has given up."""
+
+
+class Dispatcher:
+    """Knows every open collective of this rank."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        links: Mapping[int, LinkLike],
+        clock: Clock,
+        timeout_seconds: float,
+        warn_after_seconds: float = 10.0,
+        codec_policy: CodecPolicy | None = None,
+        codec_pool: CodecPoolLike | None = None,
+        epoch: int = 0,
+    ) -> None:
+        self._rank, self._links, self._clock = rank, links, clock
+        self._timeout, self._epoch = timeout_seconds, epoch
+        self._codec_policy, self._codec_pool = codec_policy, codec_pool
+        self.ledgers = {peer: Ledger() for peer in links}
+        self.channels = Channels()
+        self._open: dict[int, Collective] = {}
+        self.deadlines = Deadlines(
+            open_=self._open,
+            peers=list(links),
+            clock=clock,
+            timeout_seconds=timeout_seconds,
+            warn_after_seconds=warn_after_seconds,
+            give_up=self._give_up,
+        )
+        self._line: deque[Collective] = deque()  # those with bulk, in order; only the first one has begun
+        self._early = EarlyFrames()
+        self._named_bulk = 0  # open collectives with bulk on named channels
+        self._blocked: dict[LaneLike, None] = {}  # in the order in which they stopped, so that a replay is exact
+        self._untold: dict[int, str] = {}  # what was given up here and the others don't know yet: why
+        self.peer_loss = PeerLoss(
+            rank=rank,
+            peers=list(links),
+            open_=self._open,
+            clock=clock,
+            epoch=epoch,
+            tell_all=self._tell_all,
+            doom=self._doom,
+        )
+
+    @property
+    def finished(self) -> dict[int, int]:
+        """Of each channel: every collective up to this number is over here, and nobody must still hear of it."""
+        unfinished = sorted([*self._open, *self._untold], reverse=True)
+        first = {channel_of(number): number for number in unfinished}
+        return {channel.id: first.get(channel.id, channel.next) - 1 for channel in self.channels}
+
+    @property
+    def over(self) -> RingwideError | None:
+        """Why nothing can be started any more."""
+        return self.peer_loss.over
+
+    @property
+    def called(self) -> int:
+        """The number of the last call on the default channel of this rank."""
+        return self.channels.default.called
+
+    # -- from above
+
+    def submit(
+        self,
+        plan: Plan,
+        buckets: Sequence[Bucket],
+        on_done: Done,
+        *,
+        channel: Channel | None = None,
+        mark: Mark | None = None,
+    ) -> Collective:
+        """Start a collective. `on_done` is called once, with the error if there is one, perhaps before this returns."""
+        channel = channel or self.channels.default
+        number, channel.next = channel.next, channel.next + 1
+        if self.peer_loss.over is not None:
+            self.peer_loss.check(number)
+        collective = Collective(number, plan, on_done, channel=channel, mark=mark)
+        self._open[number] = collective
+        self._named_bulk += collective.gated
+        if not self.deadlines.ticking:
+            self.deadlines.start_ticking()
+        try:
+            for index, numbers in enumerate(buckets):
+                collective.operations.append(self._operation(collective, index, numbers))
+            if plan.express or collective.gated:
+                self._begin(collective)
+            else:
+                self._line.append(collective)
+                self._move_line()
+        except BaseException as error:  # no memory, for example, or a signal whose handler raises
+            self.abort(collective, f"it could not begin: {error!r}")
+            raise
+        return collective
+
+    def abort(self, collective: Collective, reason: str, *, leaving: bool = False) -> None:
+        """Give up on a collective here, and tell the others. Its `on_done` is not called.
+
+        One that is `leaving` leaves it to its goodbye to tell them, if that comes soon.
+        """
+        if collective.number in self._open:
+            collective.on_done = _nobody
+            number = collective.number
+            self._untold[number] = reason
+            if leaving:
+                self._clock.call_later(LEAVING_SECONDS, lambda: self._tell_abort(number))
+            else:
+                self._tell_abort(number)
+            self._end(collective, None)
+
+    def _tell_abort(self, number: int) -> None:
+        reason = self._untold.pop(number, None)
+        if reason is not None:
+            self._tell_all(news(FrameKind.ABORT, reason, collective=number, epoch=self._epoch))
+
+    def skip(self, reason: str, channel: Channel | None = None) -> int:
+        """A call that takes no part has a number all the same, and the others must not wait for it."""
+        channel = channel or self.channels.default
+        number, channel.next = channel.next, channel.next + 1
+        self._early.take(number)
+        self._tell_all(news(FrameKind.ABORT, reason, collective=number, epoch=self._epoch))
+        self._resume_lanes()
+        return number
+
+    def close(self, error: RingwideError) -> None:
+        """Nothing can be started any more, and what is still open ends with this error."""
+        self.peer_loss.close_down(error)
+
+    def say_goodbye(self, reason: str) -> None:
+        self._tell_all(goodbye(reason, self.finished.values(), epoch=self._epoch))
+        self._untold.clear()  # the goodbye says as much
+
+    def has_open_work(self) -> bool:
+        return bool(self._open)
+
+    def _operation(self, collective: Collective, index: int, numbers: Bucket) -> Operation | SingleSegmentOperation:
+        plan = collective.plan
+        part = plan.parts[index]
+        if part.tree is not None:
+            return SingleSegmentOperation(
+                part.tree,
+                numbers,
+                self._links,
+                self._operation_done,
+                bucket=index,
+                collective=collective.number,
+                fingerprint=collective.fingerprint,
+                epoch=self._epoch,
+            )
+        arguments: dict[str, Any] = {
+            "part": part,
+            "numbers": numbers,
+            "links": self._links,
+            "ledgers": self.ledgers,
+            "bucket": index,
+            "collective": collective.number,
+            "fingerprint": collective.fingerprint,
+            "epoch": self._epoch,
+            "on_done": self._operation_done,
+        }
+        codec_jobs = None if self._codec_policy is None else self._codec_policy.codec_jobs(plan, index, numbers)
+        if codec_jobs is None or self._codec_pool is None:
+            return Operation(**arguments)
+        return CompressedOperation(
+            codec_jobs=codec_jobs, codec_pool=self._codec_pool, on_failed=self._job_failed, **arguments
+        )
+
+    # -- beginning and ending
+
+    def _move_line(self) -> None:
+        """Let the first of those with bulk begin."""
+        if self._line and not self._line[0].begun:
+            self._begin(self._line[0])
+
+    def _begin(self, collective: Collective) -> None:
+        collective.begun, collective.begun_at = True, self._clock.time()
+        for operation in collective.operations:
+            if operation.express or not collective.gated:
+                operation.begin()
+        if collective.number in self._early.frames:
+            self._hear_early(collective)
+        if self._blocked:
+            self._resume_lanes()
+        if self.peer_loss.anybody_gone:
+            self.peer_loss.look_for_orphans()
+
+    def _open_gate(self, collective: Collective) -> None:
+        """All ranks have called it: what it has of bulk begins."""
+        collective.gated = False
+        for operation in collective.operations:
+            if not operation.express:
+                operation.begin()
+        if collective.number in self._early.frames:
+            self._hear_early(collective)
+        if self._blocked:
+            self._resume_lanes()
+
+    def _hear_early(self, collective: Collective) -> None:
+        for lane, header, payload in self._early.take(collective.number):
+            if collective.number not in self._open:
+                return
+            hear = self._hear_data if header.kind == DATA else self._hear_news
+            try:
+                hear(lane, collective, header, memoryview(payload))
+            except RemoteProtocolError as error:  # of the peer that sent it, whoever made us look at it now
+                self.peer_loss.give_up_on(lane.peer, error)
+
+    def _resume_lanes(self) -> None:
+        """Even when a small collective begins: a peer that disagrees may have sent bulk for it, and nothing else."""
+        blocked, self._blocked = self._blocked, {}
+        for lane in blocked:
+            lane.resume()
+
+    def _operation_done(self, number: int) -> None:
+        collective = self._open.get(number)
+        if collective is None:
+            return  # it has failed meanwhile
+        collective.unfinished -= 1
+        if not collective.unfinished:
+            self._end(collective, None)
+        elif collective.gated and collective.gate_is_open:
+            self._open_gate(collective)
+
+    def _end(self, collective: Collective, error: RingwideError | None) -> None:
+        if self._open.pop(collective.number, None) is None:
+            return
+        self._named_bulk -= collective.is_named_bulk
+        if collective.unfinished:
+            self._withdraw(collective)
+        else:
+            collective.succeeded = collective.operations
+            if not collective.plan.express:
+                self._conclude(collective)
+        if self._line and collective in self._line:
+            self._line.remove(collective)
+        if collective.number in self._early.frames:
+            self._early.take(collective.number)
+        on_done, collective.on_done = collective.on_done, _nobody
+        collective.operations = []  # they refer to the collective: without this, only the garbage collector ends it
+        on_done(error)
+        if self._line:
+            self._move_line()
+        if self._blocked:  # by what is over now, perhaps, and behind it is what another channel needs
+            self._resume_lanes()
+
+    def _withdraw(self, collective: Collective) -> None:
+        for link in self._links.values():
+            link.forget(collective.number)
+        for operation in collective.operations:
+            operation.abandon()
+
+    def _conclude(self, collective: Collective) -> None:
+        """All went well: errors of codecs are settled, and perhaps the next call has a better codec."""
+        for operation in collective.operations:
+            operation.succeed()
+        if self._codec_policy is None:
+            return
+        try:
+            self._choose(self._codec_policy, collective)
+        except Exception:  # what becomes of later calls is no reason to fail this one
+            logger.exception("rank %d could not choose a codec", self._rank)
+
+    def _choose(self, codec_policy: CodecPolicy, collective: Collective) -> None:
+        plan, seconds = collective.plan, self._clock.time() - collective.begun_at
+        codings = [operation.codec_jobs for operation in collective.operations]
+        for index, decision in codec_policy.finished(plan, codings, seconds, self.ledgers):
+            text = f"{index} {decision.codec} {'settled' if decision.settled else 'trial'} {decision.reason}"
+            self._tell_all(news(FrameKind.CHOICE, text, fingerprint=plan.fingerprint, epoch=self._epoch))
+
+    def _job_failed(self, peer: int | None, error: Exception) -> None:
+        self.peer_loss.give_up_on(self._rank if peer is None else peer, error)
+
+    # -- from below
+
+    def landing(self, lane: LaneLike, header: Header) -> memoryview | None:
+        """Where the payload of a large frame goes. None: we are not there yet, the lane must wait."""
+        if header.epoch != self._epoch or not DATA <= header.kind <= LAST_OF_COLLECTIVES:
+            self._refuse(lane.peer, header)
+        collective = self._open.get(header.collective)
+        if header.kind != DATA:
+            return memoryview(bytearray(header.payload_bytes))
+        if lane.index == 0:
+            return lane.scratch.glance(header.payload_bytes)
+        if collective is None and not self._is_to_come(header.collective):
+            return lane.scratch.take(header.payload_bytes)  # of a collective that is over here: nobody needs it
+        if collective is None or not collective.begun or collective.gated:
+            if self._named_bulk:  # behind this may lie what another channel needs: it is kept instead
+                return memoryview(bytearray(header.payload_bytes))
+            self._blocked[lane] = None
+            return None
+        if header.fingerprint != collective.fingerprint:
+            return lane.scratch.take(header.payload_bytes)  # disputed when it has arrived
+        operation = self._operation_of(lane.peer, collective, header)
+        operation.check(lane.peer, header)
+        return operation.landing(lane, header)
+
+    def ended(self, lane: LaneLike) -> None:
+        """A lane has ended as it should. When all lanes of a peer have, its link tells `PeerLoss.stream_ended`."""
+
+    def lost(self, lane: LaneLike, reason: Exception) -> None:
+        """A lane has ended, and not as it should."""
+        if lane.index == 0:
+            self.peer_loss.give_up_on(lane.peer, reason)
+        else:
+            self.peer_loss.other_lane_ended(lane.peer, reason)
+
+    def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
+        collective = self._open.get(header.collective)
+        if collective is not None and collective.begun and header.kind == DATA and header.epoch == self._epoch:
+            self._hear_data(lane, collective, header, payload)
+        else:
+            self._hear_anything(lane, collective, header, payload)
+
+    def _hear_anything(
+        self, lane: LaneLike, collective: Collective | None, header: Header, payload: memoryview
+    ) -> None:
+        if header.epoch != self._epoch or not DATA <= header.kind <= LAST_OF_COLLECTIVES:
+            self._refuse(lane.peer, header)
+        if header.kind == DATA:
+            if collective is not None or self._is_to_come(header.collective):
+                self._early.keep(lane, header, payload)
+            # else: of a collective that is over here, and nobody needs it
+        elif header.kind == FrameKind.GOODBYE:
+            numbers, reason = read_goodbye(payload)
+            self.peer_loss.hear_goodbye(lane.peer, {channel_of(number): number for number in numbers}, reason)
+        elif header.kind == FrameKind.LOST:
+            self.peer_loss.hear_of_loss(lane.peer, _words(payload))
+        elif header.kind == FrameKind.CHOICE:
+            self._hear_choice(lane.peer, header, payload)
+        elif collective is not None:
+            self._hear_news(lane, collective, header, payload)
+        elif self._is_to_come(header.collective):
+            self._early.keep(lane, header, payload)
+
+    def _is_to_come(self, number: int) -> bool:
+        """May a collective of this number still be called here?"""
+        return self.channels.is_ahead(number) and not self.peer_loss.is_over_for(number)
+
+    def _refuse(self, peer: int, header: Header) -> NoReturn:
+        if header.kind < DATA:
+            raise RemoteProtocolError(f"rank {peer} sent a handshake to a ring that has formed")
+        if header.kind > LAST_OF_COLLECTIVES:
+            raise RemoteProtocolError(f"rank {peer} sent a p2p frame on a lane for collectives")
+        raise RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, this is {self._epoch}")
+
+    def _hear_data(self, lane: LaneLike, collective: Collective, header: Header, payload: memoryview) -> None:
+        if collective.gated and lane.index > 0:
+            self._early.keep(lane, header, payload)  # it has no payload, else it would have waited on its lane
+            return
+        if header.fingerprint != collective.fingerprint:
+            self._dispute(collective)
+            return
+        operations = collective.operations
+        operation = operations[0] if header.bucket == 0 else self._operation_of(lane.peer, collective, header)
+        if operation.express == (lane.index > 0):
+            raise RemoteProtocolError(f"rank {lane.peer} sent a frame of {collective.plan.what} on lane {lane.index}")
+        operation.check(lane.peer, header)
+        operation.arrived(lane, header, payload)
+
+    def _hear_news(self, lane: LaneLike, collective: Collective, header: Header, payload: memoryview) -> None:
+        if header.kind == FrameKind.DISPUTE:
+            self._hear_dispute(lane.peer, collective, header, payload)
+            return
+        if header.kind == FrameKind.TIMEOUT:
+            self._hear_timeout(lane.peer, collective, payload)
+            return
+        reason = _words(payload)
+        self._end(
+            collective,
+            CollectiveAborted(number=collective.sequence, what=collective.what, by=lane.peer, reason=reason),
+        )
+
+    def _hear_choice(self, peer: int, header: Header, payload: memoryview) -> None:
+        if self._codec_policy is None:
+            raise RemoteProtocolError(f"rank {peer} chose a codec for a ring that has none")
+        self._codec_policy.hear_choice(peer, header.fingerprint, _words(payload))
+
+    def _operation_of(self, peer: int, collective: Collective, header: Header) -> Operation | SingleSegmentOperation:
+        if header.bucket >= len(collective.operations):
+            raise RemoteProtocolError(f"rank {peer} sent bucket {header.bucket} of collective {collective.number}")
+        return collective.operations[header.bucket]
+
+    # -- disagreement
+
+    def _dispute(self, collective: Collective) -> None:
+        """Say what we were called with; the other side will do the same."""
+        if not collective.told:
+            collective.told = True
+            self._tell_all(
+                news(
+                    FrameKind.DISPUTE,
+                    collective.described,
+                    collective=collective.number,
+                    fingerprint=collective.fingerprint,
+                    epoch=self._epoch,
+                )
+            )
+
+    def _hear_dispute(self, peer: int, collective: Collective, header: Header, payload: memoryview) -> None:
+        self._dispute(collective)
+        if header.fingerprint != collective.fingerprint:
+            ours, theirs, advice = collective.compared_with(_words(payload))
+            error = CollectiveMismatch(
+                number=collective.sequence, rank=self._rank, ours=ours, other_rank=peer, theirs=theirs, advice=advice
+            )
+            self._end(collective, error)
+
+    def _doom(self, finished: Mapping[int, int], error: RingwideError) -> None:
+        """End every collective that is not among those finished."""
+        doomed = [collective for number, collective in sorted(self._open.items()) if is_after(number, finished)]
+        self._line = deque(collective for collective in self._line if not is_after(collective.number, finished))
+        for collective in doomed:
+            self._end(collective, fresh(error))
+        self._resume_lanes()  # what waits there for a call that can never come is in the way of what comes after it
+
+    def _tell_all(self, frame: bytes) -> None:
+        for link in self._links.values():
+            link.tell(frame)
+
+    # -- deadlines
+
+    def _give_up(self, collective: Collective) -> None:
+        missing = self.deadlines.missing_from(collective)
+        text = f"{self._timeout:g} {','.join(map(str, missing))}"
+        self._tell_all(news(FrameKind.TIMEOUT, text, collective=collective.number, epoch=self._epoch))
+        self._end(collective, self._timed_out(collective, missing, self._timeout))
+
+    def _hear_timeout(self, peer: int, collective: Collective, payload: memoryview) -> None:
+        """Another rank was the first to give up: all of them fail alike."""
+        seconds, _, ranks = _words(payload).partition(" ")
+        try:
+            missing = [int(rank) for rank in ranks.split(",") if rank]
+            error = self._timed_out(collective, missing, float(seconds))
+        except ValueError:
+            raise RemoteProtocolError(
+                f"rank {peer} gave up on collective {collective.number} in strange words"
+            ) from None
+        self._end(collective, error)
+
+    def _timed_out(self, collective: Collective, missing: Sequence[int], seconds: float) -> CollectiveTimeout:
+        return CollectiveTimeout(number=collective.sequence, what=collective.what, waiting_for=missing, seconds=seconds)
+
+
+def _words(payload: memoryview) -> str:
+    return bytes(payload).decode(errors="replace")
+
+
+def _nobody(_: RingwideError | None) -> None: ...

@@ -1,0 +1,366 @@
+"""A group of torch.distributed whose members form a ring.
+
+torch calls these methods, some by an old and some by a new name. Each hands a function to the background loop, which
+makes there the one call of the ring that the operation is, and returns at once with a `RingWork`; only an operation
+that torch will wait for anyway (`async_op=False`) is waited for here. Nothing raises here but an interrupt: `work.py`.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from ringwide.errors import fresh
+from ringwide.ring import Ring
+from ringwide.runtime.background_loop import BackgroundLoop
+from ringwide.runtime.loop_call import LoopCall
+from ringwide.torch import coalesced
+from ringwide.torch.callback_threads import follows
+from ringwide.torch.coalesced import Call
+from ringwide.torch.dtype_views import alike, as_bits, as_numbers, operation_of, operation_on
+from ringwide.torch.interrupts import end_calls_at_interrupts
+from ringwide.torch.work import RingWork
+
+Tensor = torch.Tensor
+Begin = Callable[[], Call]
+
+
+class RingProcessGroup(dist.ProcessGroup):
+    """One rank's side of a group. `ring` is its ring; `error` what the last operation that failed was raised with."""
+
+    def __init__(
+        self, ring: Ring, membership: AbstractAsyncContextManager[Ring], store: Store, behind: BackgroundLoop
+    ) -> None:
+        super().__init__(ring.rank, ring.size)  # type: ignore[call-arg]
+        self.ring, self.error = ring, None
+        self._membership, self._store, self._behind = membership, store, behind
+        self._name = self._description = ""
+        self._together: list[LoopCall[Any]] | None = None  # operations that were asked for as one
+        self._joined = threading.current_thread()
+        end_calls_at_interrupts(behind)
+
+    error: BaseException | None
+
+    def __repr__(self) -> str:
+        return f"<RingProcessGroup {self._name!r}: {self.ring!r}>"
+
+    # -- sums
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> RingWork:
+        return self._work(lambda: self._allreduce(_as_list(tensors), _op_of(opts)), tensors, opts)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> RingWork:
+        return self.allreduce(tensors, opts)
+
+    def _allreduce(self, tensors: list[Tensor], op: Any) -> Call:
+        word = operation_on(tensors, op)
+        numbers = [as_numbers(tensor, word) for tensor in tensors]
+        return self.ring.allreduce(numbers[0] if len(numbers) == 1 else numbers, word)
+
+    def average(self, tensor: Tensor, bucket: Callable[[], str]) -> RingWork:
+        """For the hook: the bucket's name is that of its error feedback."""
+        return self._work(lambda: self.ring.allreduce(tensor, "mean", bucket=bucket()), tensor)
+
+    def reduce(self, tensors: Any, opts: Any) -> RingWork:
+        return self._work(lambda: self._reduce(_as_list(tensors), opts.reduceOp, opts.rootRank), tensors, opts)
+
+    def _reduce(self, tensors: list[Tensor], op: Any, root: int) -> Call:
+        word = operation_on(tensors, op)
+        return self.ring.reduce([as_numbers(tensor, word) for tensor in tensors], root, word)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> RingWork:
+        return self._work(lambda: self._reduce_scatter(output, input, _op_of(opts)), output, opts)
+
+    _reduce_scatter_base = reduce_scatter_tensor = reduce_scatter_single
+
+    def _reduce_scatter(self, output: Tensor, input: Tensor, op: Any) -> Call:
+        word = operation_of(op, input.dtype)
+        self._require_shares(output, input)
+        return self.ring.reduce_scatter(as_numbers(input, word), word, into=as_numbers(output, word))
+
+    def _require_shares(self, output: Tensor, input: Tensor) -> None:
+        if output.numel() * self.ring.size != input.numel():
+            raise ValueError(
+                f"reduce_scatter of {input.numel()} elements over {self.ring.size} ranks into {output.numel()}: "
+                "the input must have as many elements for each rank as the output has"
+            )
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
+        return self._work(lambda: self._reduce_scatter_singles(outputs, inputs, _op_of(opts)), outputs, opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _reduce_scatter_singles(self, outputs: list[Tensor], inputs: list[Tensor], op: Any) -> Call:
+        if len(outputs) == len(inputs) == 1:
+            return self._reduce_scatter(outputs[0], inputs[0], op)
+        for output, input in zip(outputs, inputs, strict=False):
+            self._require_shares(output, input)
+        shares = [input.reshape(self.ring.size, -1).unbind() for input in inputs]
+        return coalesced.reduce_scatter(self.ring, outputs, shares, op, "reduce_scatter")
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
+        return self._work(lambda: self._reduce_scatter_lists(outputs, inputs, _op_of(opts)), outputs, opts)
+
+    def _reduce_scatter_lists(self, outputs: Any, inputs: Any, op: Any) -> Call:
+        targets, lists = _as_list(outputs), inputs if _is_nested(inputs) else [inputs]
+        if len(targets) == len(lists) == 1 and alike([*targets, *lists[0]]):
+            return self._reduce_scatter(targets[0], torch.cat([part.reshape(-1) for part in lists[0]]), op)
+        return coalesced.reduce_scatter(self.ring, targets, lists, op, "reduce_scatter")
+
+    # -- copies
+
+    def broadcast(self, tensors: Any, opts: Any) -> RingWork:
+        return self._work(lambda: self._broadcast(_as_list(tensors), opts), tensors, opts)
+
+    def _broadcast(self, tensors: list[Tensor], opts: Any) -> Call:
+        root = opts if isinstance(opts, int) else opts.rootRank
+        return self.ring.broadcast([as_bits(tensor) for tensor in tensors], root)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> RingWork:
+        return self._work(lambda: self._all_gather(output, input), output, opts)
+
+    _allgather_base = all_gather_into_tensor = all_gather_single
+
+    def _all_gather(self, output: Tensor, input: Tensor) -> Call:
+        self._require_room(output, input)
+        return self.ring.all_gather(as_bits(input), into=as_bits(output))
+
+    def _require_room(self, output: Tensor, input: Tensor) -> None:
+        if output.numel() != self.ring.size * input.numel():
+            raise ValueError(
+                f"all_gather of {input.numel()} elements over {self.ring.size} ranks into {output.numel()}: "
+                "the output must have room for one input of each rank"
+            )
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
+        return self._work(lambda: self._all_gather_singles(outputs, inputs), outputs, opts)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def _all_gather_singles(self, outputs: list[Tensor], inputs: list[Tensor]) -> Call:
+        if len(outputs) == len(inputs) == 1:
+            return self._all_gather(outputs[0], inputs[0])
+        for output, input in zip(outputs, inputs, strict=False):
+            self._require_room(output, input)
+        places = [output.view(self.ring.size, -1) for output in outputs]
+        return coalesced.gather(
+            self.ring, inputs, [[place[rank] for place in places] for rank in range(self.ring.size)], "all_gather"
+        )
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
+        """`outputs[i]` has a place for each rank's input i."""
+        return self._work(lambda: self._all_gather_lists(outputs, inputs), outputs, opts, by_hand=False)
+
+    def _all_gather_lists(self, outputs: Any, inputs: Any) -> Call:
+        given, lists = _as_list(inputs), outputs if _is_nested(outputs) else [outputs]
+        if len(lists) != len(given):
+            raise ValueError(f"all_gather: {len(lists)} lists of outputs for {len(given)} inputs; give one for each")
+        for places in lists:
+            coalesced.require_one_each(places, self.ring.size, "all_gather")
+        by_rank = [[places[rank] for places in lists] for rank in range(self.ring.size)]
+        return coalesced.gather(self.ring, given, by_rank, "all_gather")
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
+        """`outputs[rank]` has a place for each of that rank's inputs."""
+        return self._work(
+            lambda: coalesced.gather(self.ring, _as_list(inputs), outputs, "all_gather_coalesced"),
+            *(outputs, opts),
+            by_hand=False,
+        )
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> RingWork:
+        return self._long_work(lambda: self._gather(outputs, inputs, opts.rootRank), outputs, opts)
+
+    def _gather(self, outputs: Any, inputs: Any, root: int) -> Call:
+        input, targets = _only(inputs, "gather"), _first_list(outputs)
+        if self.ring.rank == root:
+            coalesced.require_one_each(targets, self.ring.size, "gather")
+        outgoing = [input if rank == root else None for rank in range(self.ring.size)]
+        incoming = targets if self.ring.rank == root else [None] * self.ring.size
+        return self._exchange(f"gather to rank {root}", outgoing, incoming)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> RingWork:
+        return self._long_work(lambda: self._scatter(outputs, inputs, opts.rootRank), outputs, opts)
+
+    def _scatter(self, outputs: Any, inputs: Any, root: int) -> Call:
+        output, parts = _only(outputs, "scatter"), _first_list(inputs)
+        if self.ring.rank == root:
+            coalesced.require_one_each(parts, self.ring.size, "scatter")
+        outgoing = parts if self.ring.rank == root else [None] * self.ring.size
+        incoming = [output if rank == root else None for rank in range(self.ring.size)]
+        return self._exchange(f"scatter from rank {root}", outgoing, incoming)
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> RingWork:
+        return self._long_work(lambda: self._all_to_all(outputs, inputs), outputs, opts)
+
+    def _all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> Call:
+        coalesced.require_one_each(inputs, self.ring.size, "all_to_all")
+        coalesced.require_one_each(outputs, self.ring.size, "all_to_all")
+        return self._exchange("all_to_all", inputs, outputs)
+
+    def all_to_all_single(
+        self, output: Tensor, input: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
+    ) -> RingWork:
+        return self._long_work(
+            lambda: self._exchange(
+                "all_to_all_single", self._split(input, input_splits), self._split(output, output_splits)
+            ),
+            *(output, opts),
+        )
+
+    alltoall_base = all_to_all_single
+
+    def _split(self, tensor: Tensor, sizes: list[int]) -> list[Tensor]:
+        if not sizes and tensor.shape[0] % self.ring.size:
+            raise ValueError(f"all_to_all_single: {tensor.shape[0]} rows cannot be split evenly over {self.ring.size}")
+        return list(tensor.split(sizes or [tensor.shape[0] // self.ring.size] * self.ring.size))
+
+    def _exchange(self, what: str, outgoing: Sequence[Tensor | None], incoming: Sequence[Tensor | None]) -> Call:
+        def bits(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+            return [None if tensor is None else as_bits(tensor) for tensor in tensors]
+
+        return self.ring.exchange(bits(outgoing), bits(incoming), what)
+
+    def barrier(self, opts: Any = None) -> RingWork:
+        return self._work(lambda: self.ring.barrier(), [], opts)
+
+    # -- messages: they have no number, so one that cannot begin concerns nobody else
+
+    def send(self, tensors: list[Tensor], to: int, tag: int) -> RingWork:
+        return self._message(lambda: self.ring.send(as_bits(_only(tensors, "send")), to, tag), tensors)
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int) -> RingWork:
+        return self._message(lambda: self.ring.receive(as_bits(_only(tensors, "recv")), source, tag), tensors)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> RingWork:
+        return self._message(lambda: self.ring.receive(as_bits(_only(tensors, "recv")), None, tag), tensors)
+
+    def _message(self, begin: Begin, tensors: Any) -> RingWork:
+        return self._started(begin, tensors, None, by_hand=False)
+
+    # -- how all of them begin
+
+    def _work(self, begin: Begin, tensors: Any, opts: Any = None, *, by_hand: bool = True) -> RingWork:
+        """A numbered operation. `begin` makes the one call of the ring that it is; if it cannot, it is refused."""
+        return self._started(lambda: self._begun(begin), tensors, opts, by_hand=by_hand)
+
+    def _long_work(self, begin: Begin, tensors: Any, opts: Any) -> RingWork:
+        """One of several parts, with deadlines of its own."""
+        return self._work(begin, tensors, opts, by_hand=False)
+
+    def _begun(self, begin: Begin) -> Call:
+        """On the loop's thread. Whatever fails here uses up the number, so that the next operation meets its own."""
+        try:
+            return begin()
+        except Exception as error:
+            return self.ring.refused(fresh(error))
+
+    def _started(self, begin: Begin, tensors: Any, opts: Any, *, by_hand: bool) -> RingWork:
+        pending = self._behind.pending(begin, by_hand=by_hand, on_error=self._note)
+        if follows():
+            pending.caller = self._joined
+        try:
+            if self._together is not None:
+                self._together.append(pending)
+            elif not getattr(opts, "asyncOp", True):
+                pending.settle()  # torch waits next; if it were interrupted before that, nobody would
+            pending.hand_over()
+            return RingWork([pending], _tensors_in(tensors))
+        except BaseException:  # an interrupt, and nobody will ever wait for this
+            pending.give_up()
+            raise
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._together = []
+
+    def _end_coalescing(self, device: torch.device) -> RingWork:
+        together, self._together = self._together or [], None
+        return RingWork(together, [])
+
+    def _note(self, error: BaseException) -> None:
+        self.error = error
+
+    # -- what torch asks of every group
+
+    def rank(self) -> int:
+        return self.ring.rank
+
+    def size(self) -> int:
+        return self.ring.size
+
+    getRank, getSize = rank, size  # the names by which C++ asks
+
+    def name(self) -> str:
+        return "ringwide"
+
+    getBackendName = _get_backend_name = name
+
+    @property
+    def group_name(self) -> str:  # DeviceMesh and FSDP look their groups up by it
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_desc(self) -> str:
+        return self._description
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def get_group_store(self) -> Store:
+        return self._store
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    # -- the end
+
+    def shutdown(self) -> None:
+        """Leave the ring: the others hear a goodbye, and from a `finally` because of what."""
+        self._behind.close_now(self._membership, sys.exc_info()[1])
+
+    def abort(self) -> None:
+        self.shutdown()
+
+
+def _as_list(tensors: Tensor | list[Tensor]) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _is_nested(tensors: Sequence[Any]) -> bool:
+    return bool(tensors) and not isinstance(tensors[0], Tensor)
+
+
+def _first_list(tensors: Any) -> list[Tensor]:
+    return list(tensors[0] if _is_nested(tensors) else tensors or [])
+
+
+def _only(tensors: Any, what: str) -> Tensor:
+    given = _as_list(tensors)
+    if len(given) != 1:
+        raise ValueError(f"{what}: {len(given)} tensors; give one")
+    return given[0]
+
+
+def _tensors_in(value: Any) -> list[Tensor]:
+    """All of them, whatever lists they are in: what a work's result is."""
+    if isinstance(value, list | tuple):
+        return [tensor for part in value for tensor in _tensors_in(part)]
+    return [value] if isinstance(value, Tensor) else []
+
+
+def _op_of(opts: Any) -> Any:
+    if opts is None:
+        return dist.ReduceOp.SUM
+    return getattr(opts, "reduceOp", opts)
