@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringwide.torch import registration
+import ringwide.torch as registration
 
 PROGRAM = """
 import sys

@@ -19,7 +19,7 @@ from ringwide.bootstrap.form_ring import RingFormation
 from ringwide.bootstrap.handshake import HandshakeTerms
 from ringwide.bootstrap.peers import Address
 from ringwide.bootstrap.protection import Protection
-from ringwide.bootstrap.same_host import can_share, share
+from ringwide.bootstrap.shm_handover import can_share, share
 from ringwide.bootstrap.untrusted_connection import HungUp, UntrustedConnection
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import FrameKind

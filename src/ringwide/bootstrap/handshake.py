@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from ringwide.bootstrap.peers import Address
 from ringwide.bootstrap.protection import Protection
-from ringwide.bootstrap.same_host import can_share, is_unix, share
+from ringwide.bootstrap.same_host import is_unix
+from ringwide.bootstrap.shm_handover import can_share, share
 from ringwide.bootstrap.untrusted_connection import HandshakeFrame, HungUp, OtherVersion, UntrustedConnection
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import FrameKind

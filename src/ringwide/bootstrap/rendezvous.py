@@ -12,15 +12,17 @@ A store serves for one ring only; for several, give each its own prefix (`torch.
 
 import ipaddress
 import logging
+import os
 import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ringwide.bootstrap.listen import listen
+from ringwide.bootstrap.listen import is_loopback, listen
 from ringwide.bootstrap.peers import Address, check_rank, parse_address
-from ringwide.bootstrap.same_host import address_towards, this_machine
 from ringwide.errors import AddressError, ConfigError, JoinError, RingwideError, StartTimeout
 
 logger = logging.getLogger("ringwide.bootstrap")
@@ -238,3 +240,57 @@ def _parsed(line: str, peer: int, rank: int) -> Address:
 
 
 __all__: Sequence[str] = ["Found", "Store", "find_peers"]
+
+
+# Which machine this is, and under which address others reach it.
+
+_FAR_AWAY = ("192.0.2.1", "2001:db8::1")
+"""Addresses that nobody has (RFC 5737, RFC 3849): the way there is the default route."""
+_ANY_PORT = 9
+
+
+def this_machine() -> str:
+    """A digest that two processes share if one's 127.0.0.1 is the other's: same boot, same name, same network."""
+    boot = _text_of(Path("/proc/sys/kernel/random/boot_id"))
+    return blake2b("\n".join([boot, socket.gethostname(), _network()]).encode(), digest_size=16).hexdigest()
+
+
+def address_towards(host: str | None, *, rank: int) -> str:
+    """The address of this machine from which `host` is reached, or from which everything else is.
+
+    A machine's own name often leads to loopback (127.0.1.1 in /etc/hosts), where no other machine finds it.
+    """
+    for target in (*([host] if host else []), *_FAR_AWAY):
+        found = _source_of(target)
+        if found is not None and not is_loopback(found):
+            return found
+    raise AddressError(
+        f"rank {rank} does not know its address",
+        "ranks are on several machines, and this one has no route to another; name its address with RINGWIDE_HOST",
+    )
+
+
+def _source_of(target: str) -> str | None:
+    """To connect a datagram socket sends nothing: the kernel only looks for the way."""
+    try:
+        family, kind, proto, _, sockaddr = socket.getaddrinfo(target, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(sockaddr)
+            return str(probe.getsockname()[0])
+    except (OSError, UnicodeError):
+        return None
+
+
+def _network() -> str:
+    """The network namespace: each has a loopback of its own."""
+    try:
+        return os.readlink("/proc/self/ns/net")
+    except OSError:
+        return ""
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -2,8 +2,8 @@
 
 A program hands over a function that is called on the loop's thread and makes the coroutine of a call. It waits for the
 result (`BackgroundLoop.call`), or gets a `LoopCall`, on which any thread may wait. Calls of a ring are made there in
-the order in which they were handed over, and each begins at once. So the collectives of a process are numbered in the order
-of its calls, as the other ranks expect.
+the order in which they were handed over, and each begins at once. So the collectives of a process are numbered in
+the order of its calls, as the other ranks expect.
 
 Nobody waits for a loop that has ended: at the end of the program, or in a forked child, which has none of its parent's
 threads. What is asked of it then fails with `RingClosed`, and so does what it has not finished.

@@ -12,7 +12,7 @@ from experiment.node.in_process import experiment
 from membership.in_memory_store import MemoryStore
 from ringwide.bootstrap.launcher_env import AssignedRank
 from ringwide.bootstrap.peers import Address
-from ringwide.bootstrap.same_host import this_machine
+from ringwide.bootstrap.rendezvous import this_machine
 from ringwide.config.ring_config import RingConfig
 from ringwide.errors import ConfigError, JoinError
 from ringwide.experiment.node import torch_store

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ringwide.bootstrap.listen import listen
 from ringwide.bootstrap.peers import Address
-from ringwide.bootstrap.same_host import this_machine
+from ringwide.bootstrap.rendezvous import this_machine
 from ringwide.errors import RingwideError
 from ringwide.experiment.fleet.words import lines_of
 from ringwide.experiment.ray.orders import News, Order, Surroundings, our_version
