@@ -11,7 +11,7 @@ import uvloop
 
 import ringwide
 from ringwide.training.config import TrainingConfig
-from ringwide.training.loop import Ring, train
+from ringwide.training.loop import TrainingRing, train
 from ringwide.training.progress import Result
 
 OPS = {"mean": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
@@ -55,7 +55,7 @@ class GlooRing:
         pass
 
 
-async def turn(ring: Ring, config: TrainingConfig) -> dict[str, float]:
+async def turn(ring: TrainingRing, config: TrainingConfig) -> dict[str, float]:
     """What all ranks did together."""
     result = await train(ring, config, lambda _: None)
     everyone = await ring.all_gather(torch.tensor(_figures(result), dtype=torch.float64))

@@ -13,7 +13,7 @@ from ringwide.experiment.fleet.ports import free_ports, write_peers
 from ringwide.experiment.messages import decode
 from ringwide.node import main
 from ringwide.ring import Ring, join
-from ringwide.training.progress import Evaluation, Plan, Result
+from ringwide.training.progress import Evaluation, Result, TrainingPlan
 
 QUICK = ["--sizes", "64", "1KiB", "--seconds-per-size", "0"]
 
@@ -93,7 +93,7 @@ def test_an_experiment_speaks_json_lines_to_its_launcher(
     assert main([*alone, "--json", "--config", written(tmp_path / "e.yaml", nodes=1)]) == 0
     messages = [decode(line) for line in capsys.readouterr().out.splitlines()]
     plan, *progress, evaluation, result = messages
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, TrainingPlan)
     assert [step.number for message in progress for step in message.steps] == [1, 2, 3, 4]
     assert isinstance(evaluation, Evaluation)
     assert isinstance(result, Result)

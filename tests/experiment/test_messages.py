@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from ringwide.experiment.messages import Message, decode, encode
-from ringwide.training.progress import Evaluation, Plan, Progress, Result, Step
+from ringwide.training.progress import Evaluation, Progress, Result, TrainingPlan, TrainingStep
 
-STEP = Step(
+STEP = TrainingStep(
     number=3,
     epoch=1,
     seconds=0.125,
@@ -19,7 +19,7 @@ STEP = Step(
     hidden_seconds=0.0,
 )
 PROGRESS = Progress(steps=(STEP, replace(STEP, number=4, loss=0.5)), bytes_sent=1000, bytes_received=999)
-PLAN = Plan(
+PLAN = TrainingPlan(
     parameters=10,
     gradient_bytes=40,
     buckets=1,

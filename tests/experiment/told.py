@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.training.progress import Plan, Progress, Result, Step
+from ringwide.training.progress import Progress, Result, TrainingPlan, TrainingStep
 
 
 class Terminal(io.StringIO):
@@ -18,9 +18,9 @@ def config(**keys: Any) -> ExperimentConfig:
     return ExperimentConfig.model_validate({"name": "t", "nodes": 2, **keys})
 
 
-def plan(**changes: Any) -> Plan:
+def plan(**changes: Any) -> TrainingPlan:
     return replace(
-        Plan(
+        TrainingPlan(
             parameters=10,
             gradient_bytes=40,
             buckets=1,
@@ -36,9 +36,9 @@ def plan(**changes: Any) -> Plan:
     )
 
 
-def step(number: int = 1, **changes: Any) -> Step:
+def step(number: int = 1, **changes: Any) -> TrainingStep:
     return replace(
-        Step(
+        TrainingStep(
             number=number,
             epoch=0,
             seconds=number * 0.5,
@@ -52,7 +52,7 @@ def step(number: int = 1, **changes: Any) -> Step:
     )
 
 
-def progress(*steps: Step, sent: int = 0) -> Progress:
+def progress(*steps: TrainingStep, sent: int = 0) -> Progress:
     return Progress(steps=steps, bytes_sent=sent, bytes_received=sent)
 
 

@@ -7,12 +7,10 @@ from ringwide.collectives.plan import CollectiveKind
 from ringwide.simulator.programs.program import (
     Await,
     Branch,
-    Call,
     Cancel,
-    Finish,
+    FinishTask,
     Form,
     Gather,
-    Group,
     Hurry,
     Leave,
     LetGo,
@@ -20,10 +18,12 @@ from ringwide.simulator.programs.program import (
     Overlap,
     Pause,
     Program,
+    ProgramCall,
     SameMemory,
-    Start,
+    StartTask,
     Step,
-    Way,
+    TaskGroupStep,
+    WayOut,
 )
 
 
@@ -33,11 +33,11 @@ class Script:
     def __init__(self) -> None:
         self._numbers = count()
 
-    def allreduce(self, *tensors: tuple[str, int], channel: str = "", **mistakes: Mistake) -> Call:
+    def allreduce(self, *tensors: tuple[str, int], channel: str = "", **mistakes: Mistake) -> ProgramCall:
         """Of one small array unless others are named. `rank0=Mistake...` says who gets it wrong."""
         return self.call(CollectiveKind.ALLREDUCE, *tensors, op="sum", channel=channel, **mistakes)
 
-    def broadcast(self, *tensors: tuple[str, int], root: int = 0, **mistakes: Mistake) -> Call:
+    def broadcast(self, *tensors: tuple[str, int], root: int = 0, **mistakes: Mistake) -> ProgramCall:
         return self.call(CollectiveKind.BROADCAST, *tensors, root=root, **mistakes)
 
     def call(
@@ -50,26 +50,26 @@ class Script:
         channel: str = "",
         overlap: Overlap = Overlap.NONE,
         **mistakes: Mistake,
-    ) -> Call:
+    ) -> ProgramCall:
         form = Form.LIST if len(tensors) > 1 or overlap is not Overlap.NONE else Form.ONE
         wrong = {int(rank.removeprefix("rank")): mistake for rank, mistake in mistakes.items()}
         given = tensors or (("float64", 3),)
-        return Call(next(self._numbers), kind, op, given, form, overlap, root, into, channel, wrong)
+        return ProgramCall(next(self._numbers), kind, op, given, form, overlap, root, into, channel, wrong)
 
 
 Case = Callable[[Script], list[Step]]
 
 
 def a_task_beside_two_awaits(s: Script) -> list[Step]:
-    return [Start(0, s.allreduce()), Await(s.allreduce()), Await(s.allreduce()), Finish(0)]
+    return [StartTask(0, s.allreduce()), Await(s.allreduce()), Await(s.allreduce()), FinishTask(0)]
 
 
 def cancelled_before_its_first_turn(s: Script) -> list[Step]:
-    return [Start(0, s.allreduce()), Cancel(0, {0: 0}), Finish(0), Await(s.allreduce()), Await(s.allreduce())]
+    return [StartTask(0, s.allreduce()), Cancel(0, {0: 0}), FinishTask(0), Await(s.allreduce()), Await(s.allreduce())]
 
 
 def a_sibling_that_fails_at_once(s: Script) -> list[Step]:
-    return [Group((s.allreduce(), s.allreduce()), {0: 0}), Await(s.allreduce()), Await(s.allreduce())]
+    return [TaskGroupStep((s.allreduce(), s.allreduce()), {0: 0}), Await(s.allreduce()), Await(s.allreduce())]
 
 
 def no_time_to_wait(s: Script) -> list[Step]:
@@ -78,7 +78,7 @@ def no_time_to_wait(s: Script) -> list[Step]:
 
 def two_tasks_that_loop(s: Script) -> list[Step]:
     loops = [Branch(task, tuple(Await(s.allreduce()) for _ in range(3)), "") for task in range(2)]
-    return [*loops, Finish(0), Finish(1), Await(s.allreduce())]
+    return [*loops, FinishTask(0), FinishTask(1), Await(s.allreduce())]
 
 
 def two_tasks_that_loop_on_channels(s: Script) -> list[Step]:
@@ -86,7 +86,7 @@ def two_tasks_that_loop_on_channels(s: Script) -> list[Step]:
         Branch(task, tuple(Await(s.allreduce(channel=channel)) for _ in range(3)), channel)
         for task, channel in enumerate(("left", "right"))
     ]
-    return [*loops, Await(s.allreduce()), Finish(0), Finish(1)]
+    return [*loops, Await(s.allreduce()), FinishTask(0), FinishTask(1)]
 
 
 def a_read_only_array(s: Script) -> list[Step]:
@@ -118,22 +118,22 @@ def one_array_in_two_calls(s: Script) -> list[Step]:
 
 
 def closed_and_never_awaited(s: Script) -> list[Step]:
-    return [LetGo(s.allreduce(), {0: Way.CLOSED}), Await(s.allreduce())]
+    return [LetGo(s.allreduce(), {0: WayOut.CLOSED}), Await(s.allreduce())]
 
 
 def dropped_and_never_awaited(s: Script) -> list[Step]:
-    return [LetGo(s.allreduce(), {0: Way.DROPPED}), Await(s.allreduce())]
+    return [LetGo(s.allreduce(), {0: WayOut.DROPPED}), Await(s.allreduce())]
 
 
 def closed_while_it_is_awaited(s: Script) -> list[Step]:
-    return [LetGo(s.allreduce(("float64", 20)), {0: Way.BEGUN}), Await(s.allreduce())]
+    return [LetGo(s.allreduce(("float64", 20)), {0: WayOut.BEGUN}), Await(s.allreduce())]
 
 
 def sent_by_one_that_has_left(s: Script) -> list[Step]:
     """Rank 1 has made its calls and computes: what it is sent waits."""
-    sent = [Start(task, s.broadcast()) for task in range(8)]
+    sent = [StartTask(task, s.broadcast()) for task in range(8)]
     slow = [Pause(1, 0.03, computes=False), Pause(1, 2.0, computes=True)]
-    return [*sent, *slow, *(Finish(task) for task in range(8)), Leave(0), Await(s.allreduce())]
+    return [*sent, *slow, *(FinishTask(task) for task in range(8)), Leave(0), Await(s.allreduce())]
 
 
 def an_empty_segment_on_a_channel(s: Script) -> list[Step]:
@@ -141,7 +141,7 @@ def an_empty_segment_on_a_channel(s: Script) -> list[Step]:
     scattered = [
         Await(s.call(CollectiveKind.REDUCE_SCATTER, ("float64", 1), op="sum", channel="own")) for _ in range(3)
     ]
-    return [Branch(0, tuple(scattered), "own"), Await(s.allreduce()), Finish(0)]
+    return [Branch(0, tuple(scattered), "own"), Await(s.allreduce()), FinishTask(0)]
 
 
 CASES: list[Case] = [

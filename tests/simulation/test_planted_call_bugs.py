@@ -16,8 +16,8 @@ from ringwide.runtime.call import Call
 from ringwide.runtime.call_queue import CallQueue
 from ringwide.runtime.callers import Caller
 from ringwide.simulator.programs.drawing import program_of
-from ringwide.simulator.programs.fates import Fate, fates_of
-from ringwide.simulator.programs.program import LetGo, Overlap, Pause, Program, SameMemory, Start, all_steps
+from ringwide.simulator.programs.program import LetGo, Overlap, Pause, Program, SameMemory, StartTask, all_steps
+from ringwide.simulator.programs.verdict import Fate, fates_of
 from ringwide.simulator.programs.world import perform
 from ringwide.tensors.memory_claims import MemoryClaims
 
@@ -90,7 +90,7 @@ def let_two_calls_have_one_memory(plant: pytest.MonkeyPatch) -> None:
 
 
 def let_tensors_of_a_call_overlap(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr("ringwide.tensors.leaves.overlap_within", lambda arrays: False)
+    plant.setattr("ringwide.tensors.packing.overlap_within", lambda arrays: False)
 
 
 def go_on_with_what_was_closed(plant: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def overlapping(program: Program) -> bool:
 
 
 BUGS: list[tuple[Plant, Likely]] = [
-    (take_the_number_at_the_first_turn, any_step(Start)),
+    (take_the_number_at_the_first_turn, any_step(StartTask)),
     (validate_before_the_number, any_call(lambda fate: bool(fate.mistaken))),
     (forget_who_calls, any_call(lambda fate: fate.unordered)),
     (refuse_in_silence, any_call(lambda fate: bool(fate.mistaken))),

@@ -7,19 +7,21 @@ import numpy as np
 import pytest
 
 from ringwide.errors import CollectiveAborted, CollectiveMismatch, CollectiveTimeout, PeerLeft, PeerLost
-from ringwide.simulator.programs.journal import Journal
-from ringwide.simulator.programs.material import Material, expected_memory
-from ringwide.simulator.programs.program import Await, Call, Hurry, Leave, Mistake, Program, Step
+from ringwide.simulator.programs.journal import RankJournal
+from ringwide.simulator.programs.material import ProgramNumbers, expected_memory
+from ringwide.simulator.programs.program import Await, Hurry, Leave, Mistake, Program, ProgramCall, Step
 from ringwide.simulator.programs.verdict import verdict
 from simulation.programs import Script
 
 SIZE = 2
 
 
-def journals_of(call: Call, *outcomes: object, told: Callable[[int, Journal], None] | None = None) -> list[Journal]:
+def journals_of(
+    call: ProgramCall, *outcomes: object, told: Callable[[int, RankJournal], None] | None = None
+) -> list[RankJournal]:
     """Of ranks that have made one call: `True` is its result, an error that error, and None no end at all."""
-    materials = [Material(call, rank, SIZE) for rank in range(SIZE)]
-    journals = [Journal(through=True) for _ in materials]
+    materials = [ProgramNumbers(call, rank, SIZE) for rank in range(SIZE)]
+    journals = [RankJournal(through=True) for _ in materials]
     brought = [[array.copy() for array in material.memory] for material in materials]
     for rank, (material, journal, outcome) in enumerate(zip(materials, journals, outcomes, strict=True)):
         journal.open(call.index, material.memory)
@@ -34,7 +36,7 @@ def journals_of(call: Call, *outcomes: object, told: Callable[[int, Journal], No
     return journals
 
 
-def judged(step: Step, call: Call, *outcomes: object, **how: Callable[[int, Journal], None]) -> list[str]:
+def judged(step: Step, call: ProgramCall, *outcomes: object, **how: Callable[[int, RankJournal], None]) -> list[str]:
     return verdict(Program(0, SIZE, (step,)), journals_of(call, *outcomes, **how))
 
 
@@ -52,7 +54,7 @@ def test_an_exact_result_on_all_ranks_is_right() -> None:
 
 
 def test_a_wrong_number_is_wrong() -> None:
-    def spoil(rank: int, journal: Journal) -> None:
+    def spoil(rank: int, journal: RankJournal) -> None:
         journal.entries[0].memory[0][0] += rank
         journal.entries[0].after = tuple(array.copy() for array in journal.entries[0].memory)
 
@@ -94,7 +96,7 @@ def test_who_has_no_time_may_end_it_for_all(outcomes: tuple[object, ...], right:
 
 
 def test_memory_is_left_alone_after_an_error() -> None:
-    def write_later(rank: int, journal: Journal) -> None:
+    def write_later(rank: int, journal: RankJournal) -> None:
         journal.entries[0].memory[0][0] = 99
 
     assert judged(HURRY, HURRIED, TimeoutError(), ABORTED_BY_0, told=write_later)
@@ -108,15 +110,15 @@ def test_a_call_that_never_ends_is_noticed() -> None:
 def test_who_left_is_named_by_the_others() -> None:
     program = Program(0, SIZE, (Leave(1), Await(PLAIN)))
     here, _ = journals_of(PLAIN, PeerLeft(rank=1, reason=""), None)
-    assert not verdict(program, [here, Journal(through=True)])
+    assert not verdict(program, [here, RankJournal(through=True)])
     here, _ = journals_of(PLAIN, PeerLost(rank=1, reason=""), None)
-    assert verdict(program, [here, Journal(through=True)])
+    assert verdict(program, [here, RankJournal(through=True)])
 
 
 def test_what_a_call_returns_is_looked_at() -> None:
     from ringwide.collectives.plan import CollectiveKind
 
     call = Script().call(CollectiveKind.ALL_GATHER, ("int64", 2))
-    parts = [Material(call, rank, SIZE).memory[0] for rank in range(SIZE)]
+    parts = [ProgramNumbers(call, rank, SIZE).memory[0] for rank in range(SIZE)]
     assert not judged(Await(call), call, list(parts), list(parts))
     assert judged(Await(call), call, list(parts), [np.zeros(2, np.int64), parts[1]])

@@ -10,20 +10,20 @@ from ringwide.collectives.plan import CollectiveKind
 from ringwide.simulator.__main__ import main
 from ringwide.simulator.many import Tried, cores, try_seeds
 from ringwide.simulator.programs.drawing import program_of
-from ringwide.simulator.programs.fates import Fate, fates_of, goes_astray
 from ringwide.simulator.programs.program import (
     Branch,
     Cancel,
-    Group,
     Leave,
     LetGo,
     Mistake,
     Overlap,
     Program,
     Step,
-    Way,
+    TaskGroupStep,
+    WayOut,
     all_steps,
 )
+from ringwide.simulator.programs.verdict import Fate, fates_of, goes_astray
 from ringwide.simulator.programs.world import perform
 from simulation.programs import CASES, Case, program_of_case
 
@@ -91,9 +91,11 @@ def test_every_call_comes_up_with_every_overlap_and_mistake() -> None:
 
 def test_calls_are_let_go_in_every_way_and_tasks_cancelled_at_every_turn() -> None:
     steps = [step for program in some_programs() for step in all_steps(program.steps)]
-    assert {way for step in steps if isinstance(step, LetGo) for way in step.ways.values()} == set(Way)
+    assert {way for step in steps if isinstance(step, LetGo) for way in step.ways.values()} == set(WayOut)
     assert {turns for step in steps if isinstance(step, Cancel) for turns in step.after.values()} == set(range(7))
-    assert {turns for step in steps if isinstance(step, Group) for turns in step.fails.values()} == set(range(7))
+    assert {turns for step in steps if isinstance(step, TaskGroupStep) for turns in step.fails.values()} == set(
+        range(7)
+    )
 
 
 @pytest.mark.parametrize(

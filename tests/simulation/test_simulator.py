@@ -7,7 +7,7 @@ from itertools import islice, product
 import pytest
 
 from ringwide.compression.codecs import registry
-from ringwide.simulator import Outcome, simulate
+from ringwide.simulator import LifeOutcome, simulate
 from ringwide.simulator.__main__ import main
 from ringwide.simulator.faults import Damage, FaultKind
 from ringwide.simulator.many import Tried, cores, try_seeds
@@ -156,7 +156,7 @@ def test_seeds_are_the_same_in_any_process() -> None:
 
 
 def test_the_command_names_failing_seeds(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = Outcome(
+    bad = LifeOutcome(
         seed=8,
         scenario=scenario_of(8),
         problems=("a wrong sum",),
@@ -173,7 +173,7 @@ def test_the_command_names_failing_seeds(capsys: pytest.CaptureFixture[str], mon
     assert "seed 8: a wrong sum" in capsys.readouterr().out
 
 
-def described(outcome: Outcome) -> str:
+def described(outcome: LifeOutcome) -> str:
     return f"seed {outcome.seed}: {'; '.join(outcome.problems)}"
 
 

@@ -15,9 +15,8 @@ from ringwide.errors import (
     RingwideError,
 )
 from ringwide.simulator.faults import Damage, Fault, FaultKind
-from ringwide.simulator.promptness import patience, woken_at
 from ringwide.simulator.scenario import scenario_of
-from ringwide.simulator.verdict import explains, follows, must_fail
+from ringwide.simulator.verdict import explains, follows, must_fail, patience, woken_at
 
 CALL = 1
 LOST_0, LOST_1, LOST_2 = (PeerLost(rank=rank, reason="") for rank in range(3))

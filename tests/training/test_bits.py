@@ -6,7 +6,7 @@ from torch import Tensor
 
 import ringwide
 from local_ring import on_every_rank
-from ringwide.training.bits import as_bits
+from ringwide.training.learner import as_bits
 
 MADE = {
     "booleans": torch.tensor([True, False, True]),

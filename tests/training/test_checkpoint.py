@@ -14,12 +14,11 @@ from torch import nn
 import ringwide
 from local_ring import on_every_rank
 from ringwide.errors import ConfigError
-from ringwide.training import checkpoint_files
-from ringwide.training.checkpoint import Checkpoints
-from ringwide.training.checkpoint_files import latest
+from ringwide.training import checkpoint
+from ringwide.training.checkpoint import Checkpoints, latest
 from ringwide.training.config import TrainingConfig
 from ringwide.training.loop import train
-from ringwide.training.progress import Plan, Result
+from ringwide.training.progress import Result, TrainingPlan
 
 # Adam and a schedule have a memory, and so has a codec that owes what it dropped.
 REMEMBERS = {
@@ -105,7 +104,7 @@ async def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     await train(ring, PLAIN, told.append, checkpoints=Checkpoints(tmp_path, every_steps=3, keep=9))
     ring, told = Meeting(1).ring(0), []
     await train(ring, PLAIN.model_copy(update={"steps": 6}), told.append, resume=tmp_path)
-    assert isinstance(told[0], Plan)
+    assert isinstance(told[0], TrainingPlan)
     assert (told[0].first_step, told[0].last_step) == (5, 6)
     assert torch.equal(ring.state["owed"], torch.zeros(3))
 
@@ -258,14 +257,14 @@ async def test_the_last_one_is_there_until_the_next_is_complete(
 ) -> None:
     """Rank 1 has nothing more to write, but must not remove its part before rank 0 has written the whole."""
     meeting, seen = Meeting(2), []
-    written = checkpoint_files.write
+    written = checkpoint.write
 
     def write(path: Path, state: dict[str, Any]) -> None:
         if path.name == "step-000000004.pt":
             seen.extend(os.listdir(tmp_path))
         written(path, state)
 
-    monkeypatch.setattr(checkpoint_files, "write", write)
+    monkeypatch.setattr(checkpoint, "write", write)
     await asyncio.gather(
         *(
             train(meeting.ring(rank), PLAIN, ignore, checkpoints=Checkpoints(tmp_path, every_steps=2, keep=1))
@@ -302,7 +301,7 @@ def small_files() -> Iterator[None]:
 
 def test_a_disk_that_is_full_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised, small_files():
-        checkpoint_files.write(tmp_path / "step-000000001.pt", {"large": torch.ones(100_000)})
+        checkpoint.write(tmp_path / "step-000000001.pt", {"large": torch.ones(100_000)})
     assert str(raised.value) == f"{tmp_path / 'step-000000001.pt'}: the checkpoint cannot be written: File too large"
     assert os.listdir(tmp_path) == []
 
@@ -315,7 +314,7 @@ def test_what_torch_says_of_a_full_disk_is_passed_on_in_one_line(
 
     monkeypatch.setattr(torch, "save", fail)
     with pytest.raises(ConfigError, match=r"step-000000001\.pt: the checkpoint cannot be written: file write failed$"):
-        checkpoint_files.write(tmp_path / "step-000000001.pt", {})
+        checkpoint.write(tmp_path / "step-000000001.pt", {})
     assert os.listdir(tmp_path) == []
 
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
-from ringwide.training.course import Course, Position
-from ringwide.training.data.shares import Share
+from ringwide.training.data.samples import Course, Position, SampleShare
 
 ENOUGH = 40
 
@@ -22,7 +21,7 @@ def listed(course: Course, start: Position) -> list[tuple[Position, tuple[list[i
     return [told(reached, share) for reached, share in itertools.islice(course.after(start), ENOUGH)]
 
 
-def told(reached: Position, share: Share) -> tuple[Position, tuple[list[int], ...], int]:
+def told(reached: Position, share: SampleShare) -> tuple[Position, tuple[list[int], ...], int]:
     return reached, tuple(batch.tolist() for batch in share.batches), share.total
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from in_memory_ring import Meeting
 from torch import nn
 
-from ringwide.training.exchange import Busy, Compute, Overlapped, Plain
-from ringwide.training.flat import Bucket, flatten
+from ringwide.training.flat_parameters import FlatBucket, flatten
+from ringwide.training.gradient_exchange import Busy, Compute, Overlapped, Plain
 
 PATIENCE_SECONDS = 60
 KINDS = [Plain, Overlapped]
@@ -28,7 +28,7 @@ class Weights(nn.Module):
         self.each = nn.ParameterList(nn.Parameter(torch.ones(1)) for _ in range(count))
 
 
-def made(count: int, together: int = 1) -> tuple[list[nn.Parameter], list[Bucket]]:
+def made(count: int, together: int = 1) -> tuple[list[nn.Parameter], list[FlatBucket]]:
     """The parameters in the order of their buckets, `together` in each."""
     buckets = flatten(Weights(count), 4 * together)
     return [member for bucket in buckets for member in bucket.members], buckets
@@ -376,7 +376,7 @@ async def test_an_error_ends_the_time_too(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_hidden_is_what_travelled_while_the_pass_went_on(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("ringwide.training.exchange.time.perf_counter", clock)
+    monkeypatch.setattr("ringwide.training.gradient_exchange.time.perf_counter", clock)
     weights, buckets = made(2)
     ring, go_on = Slow(), gate()
 

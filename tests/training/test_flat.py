@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ringwide.training.flat import Bucket, flatten
+from ringwide.training.flat_parameters import FlatBucket, flatten
 
 SMALLEST = 1024
 
@@ -29,7 +29,7 @@ def is_view_of(whole: Tensor, part: Tensor) -> bool:
     return not part.nbytes or 0 <= start <= whole.nbytes - part.nbytes
 
 
-def all_are_views(buckets: list[Bucket]) -> bool:
+def all_are_views(buckets: list[FlatBucket]) -> bool:
     return all(
         is_view_of(bucket.parameters, member) and is_view_of(bucket.gradients, member.grad)
         for bucket in buckets

@@ -4,9 +4,8 @@ from typing import Any
 import pytest
 from in_memory_ring import CodecTally, Link, Statistics
 
-from ringwide.training.journal import Journal
-from ringwide.training.progress import Progress, Step
-from ringwide.training.traffic import Traffic
+from ringwide.training.progress import Progress, TrainingStep
+from ringwide.training.step_journal import StepJournal, Traffic
 
 
 class Wire:
@@ -18,8 +17,8 @@ class Wire:
         return Statistics(self.sent, self.received, self.codec_seconds, (link,))
 
 
-def step(number: int, *, epoch: int = 0, loss: float = 1.0, samples: int = 4) -> Step:
-    return Step(
+def step(number: int, *, epoch: int = 0, loss: float = 1.0, samples: int = 4) -> TrainingStep:
+    return TrainingStep(
         number=number,
         epoch=epoch,
         seconds=0.0,
@@ -38,7 +37,7 @@ def told() -> list[Any]:
 
 def test_every_step_is_told_once_and_silence_is_not(told: list[Any]) -> None:
     wire = Wire()
-    journal = Journal(told.append, wire)
+    journal = StepJournal(told.append, wire)
     journal.tell()
     assert told == []
     journal.enter(step(1), batches=1)
@@ -57,7 +56,7 @@ def test_every_step_is_told_once_and_silence_is_not(told: list[Any]) -> None:
 
 def test_what_was_done_is_summed_and_only_what_training_sent_counts(told: list[Any]) -> None:
     wire = Wire()
-    journal = Journal(told.append, wire)
+    journal = StepJournal(told.append, wire)
     journal.enter(step(1, samples=8), batches=2)
     journal.enter(step(2, samples=5), batches=1)
     wire.sent, wire.received = 1700, 900
@@ -67,7 +66,7 @@ def test_what_was_done_is_summed_and_only_what_training_sent_counts(told: list[A
 
 def test_the_codecs_work_before_training_and_in_its_rests_does_not_count(told: list[Any]) -> None:
     wire = Wire()
-    journal = Journal(told.append, wire)
+    journal = StepJournal(told.append, wire)
     assert journal.traffic().compression_ratio == 1.0
     wire.raw, wire.wire, wire.codec_seconds = 4600, 1300, 3.5
     with journal.resting():
@@ -78,7 +77,7 @@ def test_the_codecs_work_before_training_and_in_its_rests_does_not_count(told: l
 
 
 def test_the_loss_is_the_mean_over_the_samples_of_the_last_steps(told: list[Any]) -> None:
-    journal = Journal(told.append, Wire())
+    journal = StepJournal(told.append, Wire())
     assert math.isnan(journal.loss)
     journal.enter(step(1, loss=9.0), batches=1)
     assert journal.loss == 9
@@ -92,6 +91,6 @@ def test_the_loss_is_the_mean_over_the_samples_of_the_last_steps(told: list[Any]
 
 
 def test_without_samples_there_is_no_loss(told: list[Any]) -> None:
-    journal = Journal(told.append, Wire())
+    journal = StepJournal(told.append, Wire())
     journal.enter(step(1, loss=0.0, samples=0), batches=0)
     assert math.isnan(journal.loss)

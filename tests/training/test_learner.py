@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from ringwide.training.config import TrainingConfig
-from ringwide.training.data.samples import Data, TensorSamples
-from ringwide.training.data.shares import Share, shares
+from ringwide.training.data.samples import Data, SampleShare, TensorSamples, shares
 from ringwide.training.learner import Learner
 
 FEATURES, CLASSES, TRAIN, TEST = 5, 3, 23, 611
@@ -51,7 +50,7 @@ def learner(model: nn.Module, size: int = 1, data: Data = DATA, **settings: Any)
     return Learner(TrainingConfig(**{"momentum": 0.0, **settings}), data, model, size=size)
 
 
-def share_of(rank: int, size: int, batch_size: int, accumulate: int) -> Share:
+def share_of(rank: int, size: int, batch_size: int, accumulate: int) -> SampleShare:
     return next(
         shares(
             TRAIN,
@@ -98,7 +97,7 @@ def test_gradients_of_the_last_step_are_gone() -> None:
     once = one.buckets[0].gradients.clone()
     one.backward(share, ignore)
     assert torch.equal(one.buckets[0].gradients, once)
-    assert one.backward(Share((torch.empty(0, dtype=torch.long),), total=5, samples=0), ignore) == 0
+    assert one.backward(SampleShare((torch.empty(0, dtype=torch.long),), total=5, samples=0), ignore) == 0
     assert not one.buckets[0].gradients.any()
 
 

@@ -10,11 +10,10 @@ import torch
 
 from ringwide.training.config import TrainingConfig
 from ringwide.training.data.loading import load_data
-from ringwide.training.data.shares import shares
-from ringwide.training.losses import correct, loss_function
-from ringwide.training.models.building import build_model
-from ringwide.training.optimizer import make_optimizer
-from ringwide.training.schedule import learning_rate_at
+from ringwide.training.data.samples import shares
+from ringwide.training.learner import correct, loss_function
+from ringwide.training.models import build_model
+from ringwide.training.optimizer import learning_rate_at, make_optimizer
 
 
 def learnt(steps: int, **settings: Any) -> tuple[float, float]:

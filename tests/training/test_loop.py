@@ -12,12 +12,10 @@ from torch import Tensor, nn
 import ringwide
 from local_ring import on_every_rank
 from ringwide.errors import ConfigError
-from ringwide.training.checkpoint import Checkpoints
-from ringwide.training.checkpoint_files import latest
+from ringwide.training.checkpoint import Checkpoints, latest
 from ringwide.training.config import TrainingConfig
 from ringwide.training.loop import train
-from ringwide.training.progress import Evaluation, Plan, Progress, Result
-from ringwide.training.stop import StopRequest
+from ringwide.training.progress import Evaluation, Progress, Result, StopRequest, TrainingPlan
 
 SHORT = TrainingConfig(hidden_sizes=(16,), batch_size=60, epochs=1)
 NOT_AN_END = 1_000_000
@@ -116,7 +114,7 @@ async def test_gradients_overlap_by_themselves_when_they_fill_several_buckets() 
     for bucket_bytes in (1024, 10**6):
         config = TrainingConfig(hidden_sizes=(16,), batch_size=500, steps=1, bucket_bytes=bucket_bytes)
         await train(Meeting(1).ring(0), config, plans.append)
-    several, one = (plan for plan in plans if isinstance(plan, Plan))
+    several, one = (plan for plan in plans if isinstance(plan, TrainingPlan))
     assert (several.overlapped, one.overlapped) == (True, False)
     assert several.buckets > one.buckets == 1
 
@@ -130,7 +128,7 @@ async def test_every_step_is_told_once_and_time_is_the_clocks() -> None:
     config = TrainingConfig(hidden_sizes=(), batch_size=720, epochs=2, evaluate_every_steps=3)
     ring = Meeting(1).ring(0)
     result = await train(ring, config, told.append, clock=lambda: next(ticks))
-    (plan,) = (message for message in told if isinstance(message, Plan))
+    (plan,) = (message for message in told if isinstance(message, TrainingPlan))
     steps = [step for message in told if isinstance(message, Progress) for step in message.steps]
     evaluations = [message for message in told if isinstance(message, Evaluation)]
     assert told[0] is plan

@@ -6,7 +6,7 @@ import torch
 
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
-from ringwide.training.losses import correct, cross_entropy, loss_function, mse
+from ringwide.training.learner import correct, cross_entropy, loss_function, mse
 
 
 def test_the_loss_is_the_mean_over_samples() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ringwide.errors import ConfigError
-from ringwide.training.own import call, guarded, resolve
+from ringwide.training.user_code import call, guarded, resolve
 
 Write = Callable[[str, str], None]
 

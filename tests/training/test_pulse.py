@@ -6,8 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from in_memory_ring import InMemoryRing, Meeting
 
-from ringwide.training.pulse import BEAT_SECONDS, MOST_STEPS, Pulse
-from ringwide.training.stop import StopRequest
+from ringwide.training.progress import StopRequest
+from ringwide.training.stop_agreement import BEAT_SECONDS, MOST_STEPS, StopAgreement
 
 FAR = 3000
 
@@ -21,7 +21,9 @@ class Runner:
         self.ring, self.seconds, self.stop = ring, 0.0, StopRequest()
         self.beats: list[int] = []
         self._signal_at, self._first = signal_at, first_step
-        self.pulse = Pulse(ring, seconds=lambda: self.seconds, stop=self.stop, limit=limit, first_step=first_step)
+        self.pulse = StopAgreement(
+            ring, seconds=lambda: self.seconds, stop=self.stop, limit=limit, first_step=first_step
+        )
 
     async def run(self, *step_seconds: float) -> int:
         """The last step. What is given of `step_seconds` is repeated."""

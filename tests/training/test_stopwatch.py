@@ -1,6 +1,6 @@
 import pytest
 
-from ringwide.training.stopwatch import Stopwatch
+from ringwide.training.step_journal import Stopwatch
 
 
 class Clock:

@@ -9,13 +9,18 @@ from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any
 
-from ringwide.training.progress import Evaluation, Plan, Progress, Result, Step
+from ringwide.training.progress import Evaluation, Progress, Result, TrainingPlan, TrainingStep
 
-Message = Plan | Progress | Evaluation | Result
-KINDS: dict[str, type[Message]] = {"plan": Plan, "progress": Progress, "evaluation": Evaluation, "result": Result}
+Message = TrainingPlan | Progress | Evaluation | Result
+KINDS: dict[str, type[Message]] = {
+    "plan": TrainingPlan,
+    "progress": Progress,
+    "evaluation": Evaluation,
+    "result": Result,
+}
 NAME_OF = {kind: name for name, kind in KINDS.items()}
-STEP_FIELDS = tuple(field.name for field in fields(Step))
-WHOLE_FIELDS = {field.name for field in fields(Step) if field.type is int}
+STEP_FIELDS = tuple(field.name for field in fields(TrainingStep))
+WHOLE_FIELDS = {field.name for field in fields(TrainingStep) if field.type is int}
 
 
 def encode(message: Message) -> str:
@@ -43,7 +48,7 @@ def _encode_progress(progress: Progress) -> str:
     return f'{{"kind":"progress",{sums},"steps":{{{columns}}}}}'
 
 
-def _column(steps: Sequence[Step], name: str) -> str:
+def _column(steps: Sequence[TrainingStep], name: str) -> str:
     numbers = map(attrgetter(name), steps)
     if name in WHOLE_FIELDS:
         return ",".join(map(str, numbers))
@@ -58,7 +63,7 @@ def as_json(numbers: str) -> str:
     return numbers.replace("nan", "NaN").replace("inf", "Infinity")
 
 
-def _steps(columns: dict[str, list[Any]]) -> tuple[Step, ...]:
+def _steps(columns: dict[str, list[Any]]) -> tuple[TrainingStep, ...]:
     if set(columns) != set(STEP_FIELDS):
         raise ValueError("not the fields of a step")
-    return tuple(Step(*row) for row in zip(*(columns[name] for name in STEP_FIELDS), strict=True))
+    return tuple(TrainingStep(*row) for row in zip(*(columns[name] for name in STEP_FIELDS), strict=True))

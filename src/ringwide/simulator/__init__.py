@@ -10,6 +10,6 @@ No asyncio, no sockets, no threads, no real time.
     assert not outcome.problems
 """
 
-from ringwide.simulator.life import Outcome, simulate
+from ringwide.simulator.life import LifeOutcome, simulate
 
-__all__ = ["Outcome", "simulate"]
+__all__ = ["LifeOutcome", "simulate"]

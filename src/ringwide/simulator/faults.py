@@ -5,8 +5,8 @@ from enum import Enum
 from math import inf
 from random import Random
 
-from ringwide.simulator.calling import Call, CodecSettings, call_by
-from ringwide.simulator.weather import Weather
+from ringwide.simulator.calls import CodecSettings, SimulatedCall, call_by
+from ringwide.simulator.clock import Weather
 
 SUSPECT_SECONDS = 1.0
 """Of a rank that is waited for, silence that is longer means that it is lost."""
@@ -76,7 +76,7 @@ class Fault:
     lasts: float
     damage: Damage
     odd: frozenset[int]  # the ranks that call `other`
-    other: Call
+    other: SimulatedCall
 
     def skips(self, rank: int, call: int) -> bool:
         return self.kind is FaultKind.ABORT and self.abrupt and (self.rank, self.call) == (rank, call)
@@ -101,7 +101,7 @@ class Fault:
 
 
 def faults_by(
-    chance: Random, size: int, calls: tuple[Call, ...], weather: Weather, codec_jobs: CodecSettings
+    chance: Random, size: int, calls: tuple[SimulatedCall, ...], weather: Weather, codec_jobs: CodecSettings
 ) -> tuple[Fault, ...]:
     first = _first(chance, size, calls, weather, codec_jobs)
     if first.kind is FaultKind.NONE or chance.random() > _SECOND_SHARE:
@@ -109,7 +109,9 @@ def faults_by(
     return first, _second(chance, size, weather, first)
 
 
-def _first(chance: Random, size: int, calls: tuple[Call, ...], weather: Weather, codec_jobs: CodecSettings) -> Fault:
+def _first(
+    chance: Random, size: int, calls: tuple[SimulatedCall, ...], weather: Weather, codec_jobs: CodecSettings
+) -> Fault:
     kind = chance.choice(_ODDS)
     call = chance.randrange(len(calls))
     delay = chance.random() ** 2 * (2 * size * (weather.latency + weather.toil) + weather.pause)  # mostly in time
@@ -128,7 +130,7 @@ def _second(chance: Random, size: int, weather: Weather, first: Fault) -> Fault:
     return replace(_fault(chance, size, kind, first.call, chance.random() * longest, first.other), odd=frozenset())
 
 
-def _fault(chance: Random, size: int, kind: FaultKind, call: int, delay: float, other: Call) -> Fault:
+def _fault(chance: Random, size: int, kind: FaultKind, call: int, delay: float, other: SimulatedCall) -> Fault:
     rank = chance.randrange(size)
     outward, inward = chance.choice(((True, True), (True, True), (True, False), (False, True)))
     if kind is FaultKind.LATE:

@@ -18,18 +18,71 @@ from typing import Protocol
 from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.operation import SendOwner
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, Header, framed, seal
+from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, Header, framed, seal, sealed_frame
 from ringwide.protocol.frame_reader import FrameReader
 from ringwide.protocol.heartbeat import HEARTBEAT_LANE
 from ringwide.simulator.clock import VirtualClock
-from ringwide.simulator.damage import garbled, stale
 from ringwide.simulator.faults import Damage
 from ringwide.simulator.host import Event, Host
-from ringwide.simulator.parcel import Parcel
 from ringwide.simulator.scenario import Scenario
 from ringwide.transport.buffers import Scratch
 from ringwide.transport.link import EndingLink
 from ringwide.transport.wire import CutOff
+
+_EPOCH_AT = 8
+"""Where a header has its epoch, see docs/wire.md."""
+
+
+def stale(frame: bytes, *, sealed: bool) -> bytes:
+    """A frame like this one, as it may have been sent in another epoch: with other numbers."""
+    old = bytearray(frame)
+    old[_EPOCH_AT] ^= 1
+    header, payload = bytes(old[:HEADER_BYTES]), bytes(255 - byte for byte in old[HEADER_BYTES:])
+    return sealed_frame(header + payload) if sealed else header + payload
+
+
+def garbled(data: bytes, place: float) -> bytes:
+    """One bit is flipped. `place` says which: from 0 for the first one to 1 for the last."""
+    damaged = bytearray(data)
+    bit = min(int(place * 8 * len(data)), 8 * len(data) - 1)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
+# A frame that waits to leave.
+
+
+class SimulatedFrame:
+    """A queued frame: what is still to leave of it, and whose it is."""
+
+    __slots__ = ("collective", "echo", "left", "overtaken", "owner", "pause", "started", "views")
+
+    def __init__(self, views: list[bytes | memoryview], owner: SendOwner | None, collective: int) -> None:
+        self.views, self.owner, self.collective = views, owner, collective
+        self.left = sum(map(len, views))
+        self.started = False
+        self.echo: SimulatedFrame | None = None  # the same bytes once more
+        self.overtaken = 0  # by so many frames that were sent later
+        self.pause = 0.0  # so long nothing comes after it
+
+    def take(self, count: int) -> bytes:
+        """The next bytes, as they are in memory now."""
+        whole = b"".join(self.views)
+        self.views = _after(self.views, count) if count < self.left else []
+        self.left -= count
+        self.started = True
+        return whole if not self.left else whole[:count]
+
+
+def _after(views: list[bytes | memoryview], count: int) -> list[bytes | memoryview]:
+    """What is left of some buffers after their first bytes; not a copy, it may still change."""
+    rest: list[bytes | memoryview] = []
+    for view in views:
+        if count < len(view):
+            rest.append(memoryview(view)[count:])
+        count = max(0, count - len(view))
+    return rest
+
 
 _LONG_PAUSE = 20
 _END_FRAME = framed(FrameKind.END, b"")
@@ -98,7 +151,7 @@ class SimulatedLane:
         scenario = network.scenario
         self._network, self._clock, self._weather = network, network.clock, scenario.weather
         self._chance, self._host = network.chance, network.hosts[rank]
-        self._queue: deque[Parcel] = deque()
+        self._queue: deque[SimulatedFrame] = deque()
         self._departing = False  # a departure has been arranged
         self._unread = 0  # bytes that have left here and were not read there
         self._last_arrival = 0.0
@@ -132,12 +185,12 @@ class SimulatedLane:
         if owner is not None and (self.rank, collective) in self._network.over:
             self._network.report(f"rank {self.rank} sends memory of collective {collective}, which is over there")
         if owner is not None and self._keeping:
-            self._put(Parcel([header, bytes(payload)], None, collective))
+            self._put(SimulatedFrame([header, bytes(payload)], None, collective))
             owner.sent()
         else:
-            self._put(Parcel([header, payload if owner is not None else bytes(payload)], owner, collective))
+            self._put(SimulatedFrame([header, payload if owner is not None else bytes(payload)], owner, collective))
 
-    def _put(self, parcel: Parcel) -> None:
+    def _put(self, parcel: SimulatedFrame) -> None:
         waiting = bool(self._queue)
         self._queue.append(parcel)
         if self.damage is not None:
@@ -177,7 +230,7 @@ class SimulatedLane:
         else:
             self._close_if_over()
 
-    def _close_up(self, parcel: Parcel) -> None:
+    def _close_up(self, parcel: SimulatedFrame) -> None:
         """As a real lane does, it seals a frame when it begins to leave: until then it may be forgotten."""
         if self._sealed and len(parcel.views) == 2:
             header, payload = parcel.views
@@ -212,7 +265,7 @@ class SimulatedLane:
             self._reader.divert(collective)
         if not self._queue:
             return
-        kept: deque[Parcel] = deque()
+        kept: deque[SimulatedFrame] = deque()
         for parcel in self._queue:
             if parcel.owner is not None and parcel.collective == collective:
                 if not parcel.started:
@@ -316,10 +369,10 @@ class SimulatedLane:
             case Damage.GARBLED:
                 return  # when it leaves
             case Damage.REPEATED:
-                last.echo = Parcel([b"".join(last.views)], None, last.collective)
+                last.echo = SimulatedFrame([b"".join(last.views)], None, last.collective)
                 self._queue.append(last.echo)
             case Damage.STALE:
-                old = Parcel([stale(b"".join(last.views), sealed=self._sealed)], None, last.collective)
+                old = SimulatedFrame([stale(b"".join(last.views), sealed=self._sealed)], None, last.collective)
                 old.pause = _LONG_PAUSE * self._weather.latency  # enough to be believed, if anybody would
                 self._queue.insert(-1, old)
             case Damage.SWAPPED:

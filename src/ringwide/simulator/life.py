@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from math import inf
 from random import Random
 
 import numpy as np
@@ -11,24 +12,77 @@ import numpy as np
 from ringwide.collectives.plan import CollectiveKind, Plan, Planner
 from ringwide.compression.codecs.registry import decoder
 from ringwide.errors import RingwideError
-from ringwide.simulator.books import Books
-from ringwide.simulator.calling import Call
+from ringwide.simulator.calls import SimulatedCall
 from ringwide.simulator.faults import Fault, FaultKind
 from ringwide.simulator.heartbeats import SimulatedHeartbeats
-from ringwide.simulator.memory import Material, Memory, bits
+from ringwide.simulator.lane import SimulatedLane
 from ringwide.simulator.network import Network
-from ringwide.simulator.promptness import patience, woken_at
+from ringwide.simulator.numbers import CallNumbers, SimulatedMemory, bits
 from ringwide.simulator.rank import Rank
 from ringwide.simulator.scenario import Scenario, scenario_of
-from ringwide.simulator.strikes import strike
-from ringwide.simulator.verdict import explains, follows, is_deaf, must_fail
+from ringwide.simulator.verdict import Books, explains, follows, is_deaf, must_fail, patience, woken_at
+
+_EXPRESS_SHARE = 0.5
+"""Of resets of a single lane: without the express lane it is hardest to hear of them."""
+
+
+def strike(network: Network, fault: Fault) -> None:
+    """Let a fault of connections or of hosts happen now."""
+    match fault.kind:
+        case FaultKind.RESET:
+            _reset(network, fault)
+        case FaultKind.HOLE:
+            _open_holes(network, fault)
+        case FaultKind.FREEZE | FaultKind.COMPUTE:
+            _freeze(network, fault)
+        case FaultKind.DAMAGE:
+            lanes = network.links[fault.rank][fault.peer].lanes
+            used = [lane for lane in lanes if lane.used] or lanes
+            used[int(network.chance() * len(used))].damage = fault.damage
+
+
+def _reset(network: Network, fault: Fault) -> None:
+    lanes = network.links[fault.rank][fault.peer].connections
+    if not fault.wide:
+        express = network.chance() < _EXPRESS_SHARE
+        lanes = lanes[:1] if express else [lanes[int(network.chance() * len(lanes))]]
+    for lane in lanes:
+        if fault.inward:
+            network.clock.call_later(network.delay(), lane.break_off)
+        if fault.outward:
+            network.clock.call_later(network.delay(), lane.other.break_off)
+
+
+def _open_holes(network: Network, fault: Fault) -> None:
+    for lane in _ways(network, fault):
+        lane.open_hole()
+        if fault.lasts < inf:
+            network.clock.call_later(fault.lasts, lane.close_hole)
+
+
+def _ways(network: Network, fault: Fault) -> Iterator[SimulatedLane]:
+    peers = network.links[fault.rank] if fault.wide else [fault.peer]
+    for peer in peers:
+        for lane in network.links[fault.rank][peer].connections:
+            if fault.outward:
+                yield lane
+            if fault.inward:
+                yield lane.other
+
+
+def _freeze(network: Network, fault: Fault) -> None:
+    host, computing = network.hosts[fault.rank], fault.kind is FaultKind.COMPUTE
+    host.freeze(computing=computing)
+    if fault.lasts < inf:
+        network.clock.call_later(fault.lasts, lambda: host.thaw(computing=computing))
+
 
 _HASTE = 0.1
 """It does not take long to leave."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LifeOutcome:
     """What became of a seed."""
 
     seed: int
@@ -47,12 +101,12 @@ class Outcome:
         return str(self.scenario)
 
 
-def simulate(seed: int, *, timing: int = 0) -> Outcome:
+def simulate(seed: int, *, timing: int = 0) -> LifeOutcome:
     """Live one life. Another `timing` gives the same ring, calls and faults other delays."""
     life = Life(seed, timing)
     events = life.run()
     results = blake2b(repr(sorted(life.results.items())).encode(), digest_size=8)
-    outcome = Outcome(
+    outcome = LifeOutcome(
         seed=seed,
         scenario=life.scenario,
         problems=tuple(life.problems),
@@ -79,10 +133,10 @@ class Life:
         self.struck: list[tuple[float, Fault]] = []
         self._seed = seed
         self._books = Books()
-        self._ended: list[tuple[int, int, Memory]] = []
-        self._materials: dict[tuple[int, Call], Material] = {}
+        self._ended: list[tuple[int, int, SimulatedMemory]] = []
+        self._materials: dict[tuple[int, SimulatedCall], CallNumbers] = {}
         planners = [_planner(self.scenario, rank) for rank in range(self.scenario.size)]
-        self._planners, self._plans = planners, dict[tuple[int, Call], Plan]()
+        self._planners, self._plans = planners, dict[tuple[int, SimulatedCall], Plan]()
         self.network = Network(self.scenario, planners, Random(seed * 1_000_003 + timing), self.report)
         self.ranks = [Rank(self, rank) for rank in range(self.scenario.size)]
         for rank in self.ranks:
@@ -122,13 +176,15 @@ class Life:
             vars(thing).clear()
         self._heartbeats.clear()
 
-    def material(self, index: int, call: Call) -> Material:
+    def material(self, index: int, call: SimulatedCall) -> CallNumbers:
         key = index, call
         if key not in self._materials:
-            self._materials[key] = Material(call, self.scenario.size, self.scenario.codec_jobs, 10 * self._seed + index)
+            self._materials[key] = CallNumbers(
+                call, self.scenario.size, self.scenario.codec_jobs, 10 * self._seed + index
+            )
         return self._materials[key]
 
-    def plan(self, rank: int, call: Call) -> Plan:
+    def plan(self, rank: int, call: SimulatedCall) -> Plan:
         key = rank, call
         if key not in self._plans:
             self._plans[key] = self._planners[rank].plan(call.request)
@@ -178,7 +234,7 @@ class Life:
     def report(self, problem: str) -> None:
         self.problems.append(problem)
 
-    def check_ending(self, rank: int, index: int, memory: Memory, error: RingwideError | None) -> None:
+    def check_ending(self, rank: int, index: int, memory: SimulatedMemory, error: RingwideError | None) -> None:
         if any(lane.owes(index + 1) for lane in self.network.lanes_of(rank)):
             self.report(f"rank {rank}: call {index} ended, and its memory is still to be sent")
         self.network.over.add((rank, index + 1))
@@ -191,7 +247,7 @@ class Life:
         if not memory.is_intact():
             self.report(f"rank {rank}: call {index} failed and changed its input")
 
-    def _check_numbers(self, rank: int, index: int, memory: Memory) -> None:
+    def _check_numbers(self, rank: int, index: int, memory: SimulatedMemory) -> None:
         results = memory.results()
         for bucket, (got, expected) in enumerate(results):
             if expected is not None and not np.array_equal(got, expected):

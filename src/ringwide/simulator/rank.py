@@ -1,23 +1,62 @@
 """One rank of a simulated ring and its caller."""
 
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from ringwide.collectives.collective import Collective
+from ringwide.collectives.deadlines import Clock
 from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.leaving import Leaving
 from ringwide.collectives.plan import Plan
+from ringwide.compression.jobs import Job, Settle, Then
 from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import PeerLost, RingClosed, RingwideError
-from ringwide.simulator.calling import Call
-from ringwide.simulator.codec_pool import SimulatedCodecPool
+from ringwide.simulator.calls import SimulatedCall
 from ringwide.simulator.faults import TIMEOUT_SECONDS
-from ringwide.simulator.memory import Material, Memory
 from ringwide.simulator.network import Network
+from ringwide.simulator.numbers import CallNumbers, SimulatedMemory
 from ringwide.simulator.scenario import Scenario
 
+_REPORTED_AT_ONCE = 0.5
 
-class Surroundings(Protocol):
+
+class SimulatedCodecPool:
+    """What one rank encodes and decodes. `longest` is the time of the longest wait, in seconds."""
+
+    def __init__(self, clock: Clock, chance: Callable[[], float], longest: float) -> None:
+        self._clock, self._chance, self._longest = clock, chance, longest
+        self.pending = 0
+
+    def run(self, job: Job, then: Then) -> Settle:
+        self.pending += 1
+        self._later(partial(self._do, job, then))
+        return _never_running
+
+    def _do(self, job: Job, then: Then) -> None:
+        result, failure = None, None
+        try:
+            result = job()
+        except Exception as error:
+            failure = error
+        if self._chance() < _REPORTED_AT_ONCE:
+            self._report(then, result, failure)
+        else:
+            self._later(partial(self._report, then, result, failure))
+
+    def _report(self, then: Then, result: Any, failure: Exception | None) -> None:
+        self.pending -= 1
+        then(result, failure)
+
+    def _later(self, event: Callable[[], None]) -> None:
+        self._clock.call_later(self._longest * self._chance(), event)
+
+
+def _never_running() -> None:
+    """Jobs take no time: what takes time is to wait for them."""
+
+
+class RankSurroundings(Protocol):
     """What a rank needs of the life around it."""
 
     scenario: Scenario
@@ -25,21 +64,21 @@ class Surroundings(Protocol):
 
     def report(self, problem: str) -> None: ...
 
-    def material(self, index: int, call: Call) -> Material: ...
+    def material(self, index: int, call: SimulatedCall) -> CallNumbers: ...
 
-    def plan(self, rank: int, call: Call) -> Plan: ...
+    def plan(self, rank: int, call: SimulatedCall) -> Plan: ...
 
     def submitted(self, rank: int, index: int) -> None: ...
 
     def leaving(self, rank: int) -> None: ...
 
-    def check_ending(self, rank: int, index: int, memory: Memory, error: RingwideError | None) -> None: ...
+    def check_ending(self, rank: int, index: int, memory: SimulatedMemory, error: RingwideError | None) -> None: ...
 
 
 class Rank:
     """Makes one call after the other, and may leave when all have ended."""
 
-    def __init__(self, life: Surroundings, rank: int) -> None:
+    def __init__(self, life: RankSurroundings, rank: int) -> None:
         scenario = life.scenario
         self.rank, self.left, self.left_at = rank, False, 0.0
         self.hung_up = False  # it has left, and all have read what it sent
@@ -50,7 +89,7 @@ class Rank:
         self.calls = scenario.calls_of(rank)
         self._life, self._network, self._scenario = life, life.network, scenario
         self.host = life.network.hosts[rank]
-        self._open: dict[int, tuple[Collective, Memory]] = {}
+        self._open: dict[int, tuple[Collective, SimulatedMemory]] = {}
         self.codec_policy = _codec_policy(scenario, rank, self.host.time)
         self.codec_pool = SimulatedCodecPool(self.host, life.network.chance, scenario.weather.toil)
         self.dispatcher = Dispatcher(
@@ -74,7 +113,7 @@ class Rank:
 
     def _call(self, index: int) -> None:
         call = self.calls[index]
-        memory = Memory(self._life.material(index, call), self.rank, saves=self._network.chance() < 0.5)
+        memory = SimulatedMemory(self._life.material(index, call), self.rank, saves=self._network.chance() < 0.5)
         self.called_at[index] = self.host.time()
         if self._scenario.fault.skips(self.rank, index):
             self.gave_up_on.add(index)
@@ -86,7 +125,7 @@ class Rank:
         if not call.awaited:
             self.call_later(index + 1)
 
-    def _submit(self, index: int, call: Call, memory: Memory) -> None:
+    def _submit(self, index: int, call: SimulatedCall, memory: SimulatedMemory) -> None:
         plan = self._life.plan(self.rank, call)
         try:
             collective = self.dispatcher.submit(plan, memory.numbers, lambda error: self._ended(index, memory, error))
@@ -96,7 +135,7 @@ class Rank:
         if index not in self.endings:
             self._open[index] = collective, memory
 
-    def _ended(self, index: int, memory: Memory, error: RingwideError | None) -> None:
+    def _ended(self, index: int, memory: SimulatedMemory, error: RingwideError | None) -> None:
         if index in self.endings:
             self._life.report(f"rank {self.rank}: call {index} ended twice")
         self.endings[index], self.ended_at[index] = error, self.host.time()

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
-from ringwide.simulator.calling import LARGE, Call, CodecSettings, calls_by, codec_jobs_by
+from ringwide.simulator.calls import LARGE, CodecSettings, SimulatedCall, calls_by, codec_jobs_by
+from ringwide.simulator.clock import Weather, weather_by
 from ringwide.simulator.faults import Fault, FaultKind, faults_by
-from ringwide.simulator.weather import Weather, weather_by
 
 _CAN_ENCODE = ("auto", "ring")
 _ALGORITHMS = (*_CAN_ENCODE, "tree", "tree")
@@ -31,7 +31,7 @@ class Scenario:
     staging_bytes: int
     lanes: int
     codec_jobs: CodecSettings
-    calls: tuple[Call, ...]
+    calls: tuple[SimulatedCall, ...]
     faults: tuple[Fault, ...]
     weather: Weather
     peer_loss: bool  # ranks leave when their calls have ended
@@ -70,7 +70,7 @@ class Scenario:
         """A kill of one that has said goodbye, and has perhaps not got rid of everything."""
         return self.fault.kind is FaultKind.KILL and self.peer_loss
 
-    def calls_of(self, rank: int) -> list[Call]:
+    def calls_of(self, rank: int) -> list[SimulatedCall]:
         """What one rank calls."""
         calls, fault = list(self.calls), self.fault
         if fault.kind is FaultKind.MISMATCH and rank in fault.odd:

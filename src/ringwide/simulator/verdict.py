@@ -1,8 +1,14 @@
 """Which ends a call may have, given what went wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
+import numpy as np
+
+from ringwide.collectives.deadlines import TICK_SECONDS
+from ringwide.collectives.peer_loss import GOODBYE_GRACE_SECONDS
+from ringwide.compression.codecs.base import Array
+from ringwide.compression.feedback import FeedbackStore
 from ringwide.errors import (
     CollectiveAborted,
     CollectiveMismatch,
@@ -12,8 +18,78 @@ from ringwide.errors import (
     RemoteProtocolError,
     RingwideError,
 )
-from ringwide.simulator.faults import Damage, Fault, FaultKind
+from ringwide.simulator.faults import SUSPECT_SECONDS, Damage, Fault, FaultKind
+from ringwide.simulator.numbers import SimulatedMemory
 from ringwide.simulator.scenario import Scenario
+
+_ROUNDING = 1e-3
+"""Numbers are near 1, and at most a few hundred are in one sum."""
+
+
+class Books:
+    """Of every bucket that a codec may change: what was brought and has not come out."""
+
+    def __init__(self) -> None:
+        self._missing: dict[str, Array] = {}
+        self._noted: set[tuple[int, str, int, int]] = set()
+
+    def note(self, index: int, memory: SimulatedMemory) -> None:
+        """A call has succeeded on a rank. What all ranks get counts once."""
+        for name, count, share, missing in memory.losses():
+            entry = index, name, share.start, share.stop
+            if entry not in self._noted:
+                self._noted.add(entry)
+                self._missing.setdefault(name, np.zeros(count))[share] += missing
+
+    def mistakes(self, stores: Iterable[FeedbackStore]) -> Iterator[str]:
+        """Buckets of which the ranks owe something else than is missing."""
+        owed: dict[str, Array] = {}
+        for store in stores:
+            for label, error in store.items():
+                owed[label.name] = owed.get(label.name, 0) + error
+        for name in {**self._missing, **owed}:
+            missing, promised = self._missing.get(name, 0), owed.get(name, 0)
+            if not np.allclose(missing, promised, rtol=0.0, atol=_ROUNDING):
+                yield f"{name}: {missing} is missing, but {promised} is owed"
+
+
+# How soon a fault must be known to all who can know of it: never only when the time of a collective is up.
+
+_WAYS = 40
+"""So many times something may cross the network, or wait for a codec, before and after somebody is suspected."""
+_SUSPECTED = SUSPECT_SECONDS + TICK_SECONDS
+
+
+def patience(scenario: Scenario) -> float:
+    """How long after the last fault, or the last call, a collective may still fail."""
+    weather = scenario.weather
+    if may_stay_deaf(scenario):
+        return inf
+    return max(map(_patience, scenario.faults)) + _WAYS * (weather.latency + weather.toil) + weather.pause
+
+
+def _patience(fault: Fault) -> float:
+    match fault.kind:
+        case FaultKind.HOLE if fault.outward != fault.inward:
+            return 2 * _SUSPECTED + GOODBYE_GRACE_SECONDS  # the deaf one asks, and so is heard, until it gives up
+        case FaultKind.HOLE | FaultKind.FREEZE:
+            return _SUSPECTED + GOODBYE_GRACE_SECONDS
+        case FaultKind.COMPUTE:
+            return fault.lasts + 2 * _SUSPECTED + GOODBYE_GRACE_SECONDS  # a second fault waits for it
+        case FaultKind.LATE:
+            return inf if fault.lasts == inf else fault.lasts
+        case FaultKind.DAMAGE if fault.damage is Damage.SWAPPED:
+            return inf
+    return 2 * TICK_SECONDS + GOODBYE_GRACE_SECONDS  # who is not told of a reset learns of it when it asks
+
+
+def woken_at(rank: int, struck: Iterable[tuple[float, Fault]]) -> float:
+    """When a rank that was frozen went on."""
+    return max((time + fault.lasts for time, fault in struck if _freezes(fault, rank)), default=0.0)
+
+
+def _freezes(fault: Fault, rank: int) -> bool:
+    return fault.kind in (FaultKind.FREEZE, FaultKind.COMPUTE) and fault.rank == rank
 
 
 def must_fail(fault: Fault, call: int) -> bool:

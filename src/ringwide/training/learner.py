@@ -6,15 +6,95 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from ringwide.training.bits import as_bits
+from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
-from ringwide.training.data.samples import Data
-from ringwide.training.data.shares import Share
-from ringwide.training.flat import flatten
-from ringwide.training.losses import correct, loss_function
-from ringwide.training.models.own import forward_of
+from ringwide.training.data.samples import Data, SampleShare
+from ringwide.training.flat_parameters import flatten
+from ringwide.training.models import forward_of
 from ringwide.training.optimizer import make_optimizer
+from ringwide.training.user_code import guarded, resolve
+
+INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def as_bits(tensor: Tensor) -> Tensor:
+    """A view of it: what is written there is written into the tensor, be it of booleans, complex or expanded."""
+    for dimension, stride in enumerate(tensor.stride()):
+        if not stride and tensor.shape[dimension] > 1:  # expanded: the same elements again and again
+            tensor = tensor.narrow(dimension, 0, 1)
+    if tensor.dtype == torch.complex128:
+        tensor = torch.view_as_real(tensor)
+    return tensor.view(INTEGER_OF_SIZE[tensor.itemsize])
+
+
+# How wrong a model is.
+#
+# A loss is the mean over samples, as torch's own are. A sample with many targets, such as a text, counts once, with
+# their mean. Classes are the last dimension of the outputs.
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def loss_function(config: TrainingConfig) -> Loss:
+    match config.loss:
+        case "cross_entropy":
+            return cross_entropy
+        case "mse":
+            return mse
+        case path:
+            return _own(path)
+
+
+def _own(path: str) -> Loss:
+    where = f"training.loss: {path!r}"
+    function = guarded(resolve(path, "training.loss"), where)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        given = function(outputs, targets)
+        if not isinstance(given, Tensor) or given.dim():
+            shape = f" of shape {tuple(given.shape)}" if isinstance(given, Tensor) else ""
+            given_instead = f"returned a {type(given).__name__}{shape}"
+            raise ConfigError(
+                f"{where}: {given_instead}; it should return the mean over samples, a tensor of one number"
+            )
+        if outputs.requires_grad and not given.requires_grad:
+            raise ConfigError(f"{where}: returned a tensor without gradients; look for detach, no_grad or numpy in it")
+        return given
+
+    return loss
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    try:
+        if targets.dim() == 1 or targets.is_floating_point():
+            return functional.cross_entropy(outputs, targets)
+        return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise ConfigError(f"training.loss: 'cross_entropy': {_shapes(outputs, targets)}: {error}") from error
+
+
+def mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    if outputs.shape != targets.shape:
+        if outputs.numel() != targets.numel() or len(outputs) != len(targets):
+            # Torch would only warn, stretch one of them over the other and compute something else.
+            raise ConfigError(f"training.loss: 'mse': {_shapes(outputs, targets)}; they should be the same")
+        outputs = outputs.view_as(targets)
+    return functional.mse_loss(outputs, targets)
+
+
+def correct(outputs: Tensor, targets: Tensor) -> float | None:
+    """How many samples are right, where one with many targets counts with the part that is; none without classes."""
+    if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:
+        return None
+    right = (outputs.argmax(dim=-1) == targets).sum().item()
+    return right * len(targets) / max(1, targets.numel())
+
+
+def _shapes(outputs: Tensor, targets: Tensor) -> str:
+    return f"the model's outputs have shape {tuple(outputs.shape)}, the targets {tuple(targets.shape)}"
+
 
 EVALUATED_TOGETHER = 256
 
@@ -28,7 +108,7 @@ class Learner:
         )
         self._forward, self._loss = forward_of(config, model), loss_function(config)
 
-    def backward(self, share: Share, on_last_batch: Callable[[], None]) -> float:
+    def backward(self, share: SampleShare, on_last_batch: Callable[[], None]) -> float:
         """Leave gradients whose mean over the ranks is that of the whole step. Returns the summed loss of the share.
 
         `on_last_batch` hears that the batch comes which completes the gradients.

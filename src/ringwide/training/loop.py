@@ -3,6 +3,7 @@
 python -m ringwide run configs/quickstart.yaml
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,31 +12,50 @@ from typing import Any, Protocol
 
 import torch
 
-from ringwide.training import chance
-from ringwide.training.agreement import agree
+from ringwide.training import rng
 from ringwide.training.checkpoint import Checkpoints, restore
 from ringwide.training.config import TrainingConfig
-from ringwide.training.course import Course, Position
 from ringwide.training.data.loading import load_data
-from ringwide.training.data.samples import Data
-from ringwide.training.data.shares import Share
-from ringwide.training.evaluation import evaluate
-from ringwide.training.exchange import Exchange, Overlapped, Plain
-from ringwide.training.journal import Journal
+from ringwide.training.data.samples import Course, Data, Position, SampleShare
+from ringwide.training.gradient_exchange import GradientExchange, Overlapped, Plain
 from ringwide.training.learner import Learner
-from ringwide.training.models.building import build_model
-from ringwide.training.progress import Evaluation, Plan, Result, Step
-from ringwide.training.pulse import Pulse
-from ringwide.training.schedule import learning_rate_at
-from ringwide.training.stop import StopRequest
-from ringwide.training.stopwatch import Stopwatch
-from ringwide.training.terms import Terms, terms_of
-from ringwide.training.traffic import Statistics, Traffic
+from ringwide.training.models import build_model
+from ringwide.training.optimizer import learning_rate_at
+from ringwide.training.progress import Evaluation, Result, StopRequest, TrainingPlan, TrainingStep
+from ringwide.training.resume_check import ResumeTerms, agree, terms_of
+from ringwide.training.step_journal import StepJournal, Stopwatch, Traffic, TrafficSource
+from ringwide.training.stop_agreement import StopAgreement
+
+
+class SummingRing(Protocol):
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    async def broadcast(self, tensors: Any, root: int = 0) -> Any: ...
+    async def all_gather(self, tensor: Any) -> list[Any]: ...
+
+
+async def evaluate(ring: SummingRing, learner: Learner) -> tuple[float, float | None]:
+    """Loss and accuracy (none: there are no classes) on the held-out samples, the same on every rank: each looks at its
+    share of them, and what they found is put together on all."""
+    count = len(learner.data.test)
+    buffers = learner.buffers()
+    ours = [buffer.clone() for buffer in buffers]
+    if buffers:  # all ranks judge the same model: that of rank 0, which is the one in checkpoints
+        await ring.broadcast(buffers)
+    found = learner.evaluate(range(ring.rank * count // ring.size, (ring.rank + 1) * count // ring.size))
+    for buffer, before in zip(buffers, ours, strict=True):  # to look at the model does not change the training
+        buffer.copy_(before)
+    everyone = await ring.all_gather(torch.tensor(found, dtype=torch.float64))
+    loss, right, judged = (math.fsum(column) for column in zip(*(part.tolist() for part in everyone), strict=True))
+    return loss / max(count, 1), right / judged if judged else None
+
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 
-class Ring(Protocol):
+class TrainingRing(Protocol):
     """What training needs of a ring."""
 
     @property
@@ -46,13 +66,13 @@ class Ring(Protocol):
     async def broadcast(self, tensors: Any, root: int = 0) -> Any: ...
     async def all_gather(self, tensor: Any) -> list[Any]: ...
     async def barrier(self) -> None: ...
-    def statistics(self) -> Statistics: ...
+    def statistics(self) -> TrafficSource: ...
     def state_dict(self) -> Mapping[str, Any]: ...
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 async def train(
-    ring: Ring,
+    ring: TrainingRing,
     config: TrainingConfig,
     tell: Callable[[Any], None],
     *,
@@ -86,9 +106,9 @@ async def train(
         training.exchange.close()
 
 
-async def _same_learner_everywhere(ring: Ring, config: TrainingConfig, data: Data) -> Learner:
+async def _same_learner_everywhere(ring: TrainingRing, config: TrainingConfig, data: Data) -> Learner:
     # Each rank starts elsewhere on purpose: were the broadcast to fail silently, the fingerprints would show it.
-    chance.seed(config.seed, ring.rank)
+    rng.seed(config.seed, ring.rank)
     learner = Learner(config, data, build_model(config, data), size=ring.size)
     await ring.broadcast(learner.tensors())
     return learner
@@ -99,11 +119,11 @@ class Training:
 
     def __init__(
         self,
-        ring: Ring,
+        ring: TrainingRing,
         config: TrainingConfig,
         learner: Learner,
         course: Course,
-        terms: Terms,
+        terms: ResumeTerms,
         start: Position,
         tell: Callable[[Any], None],
         *,
@@ -115,10 +135,10 @@ class Training:
         self._first_step, self._position = start.step + 1, start
         self._evaluated: Evaluation | None = None
         self._overlaps = len(learner.buckets) > 1 if config.overlap == "auto" else config.overlap
-        self.exchange: Exchange = (Overlapped if self._overlaps else Plain)(ring, learner.buckets)
-        self._journal = Journal(tell, ring.statistics)
+        self.exchange: GradientExchange = (Overlapped if self._overlaps else Plain)(ring, learner.buckets)
+        self._journal = StepJournal(tell, ring.statistics)
         self._watch = Stopwatch(clock)
-        self._pulse = Pulse(
+        self._pulse = StopAgreement(
             ring,
             seconds=lambda: self._watch.seconds,
             stop=stop,
@@ -126,9 +146,9 @@ class Training:
             first_step=self._first_step,
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> TrainingPlan:
         buckets, data = self._learner.buckets, self._learner.data
-        return Plan(
+        return TrainingPlan(
             parameters=sum(bucket.parameters.numel() for bucket in buckets),
             gradient_bytes=sum(bucket.nbytes for bucket in buckets),
             buckets=len(buckets),
@@ -161,13 +181,13 @@ class Training:
         last = self._evaluated
         return self._result(traffic, last if last and last.step == self._position.step else await self._evaluate())
 
-    async def _step(self, position: Position, share: Share) -> None:
+    async def _step(self, position: Position, share: SampleShare) -> None:
         network, hidden = self.exchange.network_seconds, self.exchange.hidden_seconds
         learning_rate = learning_rate_at(self._config, position.step, self._course.last_step)
         loss = await self.exchange.average(lambda completes: self._learner.backward(share, completes))
         self._learner.optimizer.step(learning_rate)
         self._position = position
-        step = Step(
+        step = TrainingStep(
             number=position.step,
             epoch=position.epoch,
             seconds=self._watch.seconds,

@@ -3,8 +3,15 @@
 from dataclasses import dataclass
 
 
+@dataclass(slots=True)
+class StopRequest:
+    """`signal`: the one this rank has heard; 0: none."""
+
+    signal: int = 0
+
+
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingStep:
     """One step of this rank. `loss` is the mean over its own samples of the step; `seconds` when the step ended."""
 
     number: int  # from 1, over all epochs
@@ -18,7 +25,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """What is about to happen, told once before the first step."""
 
     parameters: int
@@ -37,7 +44,7 @@ class Plan:
 class Progress:
     """The steps since the last time, told a few times a second, and what they took."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[TrainingStep, ...]
     bytes_sent: int  # since training began
     bytes_received: int
 

@@ -15,7 +15,7 @@ from ringwide.experiment.messages import Message, decode
 from ringwide.experiment.node import alone
 from ringwide.experiment.node.alone import run_alone, run_and_tell
 from ringwide.experiment.node.stopping import Stopping
-from ringwide.training.progress import Plan, Result
+from ringwide.training.progress import Result, TrainingPlan
 
 
 def runs(directory: Path) -> list[Path]:
@@ -124,7 +124,7 @@ async def test_a_launcher_hears_everything_as_json(
     directory = tmp_path / "given" if given else None
     assert await run_and_tell(part(tmp_path), variants, directory) == 0
     messages: list[Message | None] = [decode(line) for line in capsys.readouterr().out.splitlines()]
-    assert isinstance(messages[0], Plan)
+    assert isinstance(messages[0], TrainingPlan)
     assert isinstance(messages[-1], Result)
     assert None not in messages
     (log,) = [tmp_path / "given" / "node-0.log"] if given else (tmp_path / "runs").glob("*/node-0.log")

@@ -9,7 +9,7 @@ from experiment import told
 from experiment.node.in_process import experiment, part
 from ringwide.errors import ConfigError
 from ringwide.experiment.node.part import _everyones, take_part
-from ringwide.training.progress import Evaluation, Plan, Progress
+from ringwide.training.progress import Evaluation, Progress, TrainingPlan
 
 
 async def test_every_node_tells_of_itself_and_knows_of_all(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ async def test_every_node_tells_of_itself_and_knows_of_all(tmp_path: Path) -> No
         assert result.steps == 3
         assert 0 <= result.torch_memory_bytes < result.memory_bytes < result.peak_memory_bytes
     for messages in heard:
-        assert [type(message) for message in messages] == [Plan, *[Progress] * (len(messages) - 2), Evaluation]
+        assert [type(message) for message in messages] == [TrainingPlan, *[Progress] * (len(messages) - 2), Evaluation]
 
 
 @pytest.mark.parametrize("own", [False, True])

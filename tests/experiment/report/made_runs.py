@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.training.progress import Plan, Result
+from ringwide.training.progress import Result, TrainingPlan
 
 DERIVED = ("steps_per_second", "batches_per_second", "throughput", "network_share", "hidden_share", "codec_share")
 SUMMED = ("batches", "samples", "bytes_sent", "bytes_received", "memory_bytes", "torch_memory_bytes")
 VERSIONS = {"ringwide": "0.1.0", "python": "3.11.2", "torch": "2.13.0", "numpy": "2.4.6"}
 MACHINE = {"cpu": "A Processor <at> 2.4 GHz", "cores": 2, "memory_bytes": 24_000_000_000, "system": "Linux 6.1"}
-PLAN = Plan(
+PLAN = TrainingPlan(
     parameters=1290,
     gradient_bytes=5160,
     buckets=1,

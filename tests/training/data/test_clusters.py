@@ -1,8 +1,7 @@
 import torch
 
-from ringwide.training.data.clusters import clusters
-from ringwide.training.data.samples import TensorSamples
-from ringwide.training.data.shares import steps_per_epoch
+from ringwide.training.data.samples import TensorSamples, steps_per_epoch
+from ringwide.training.data.sources import clusters
 
 
 def test_they_are_the_same_each_time_and_have_the_size_of_the_forerunner() -> None:

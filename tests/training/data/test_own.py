@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from ringwide.errors import ConfigError
-from ringwide.training.data import own
-from ringwide.training.data.clusters import clusters
-from ringwide.training.data.own import own_data
+from ringwide.training.data import user_data
 from ringwide.training.data.samples import Data, TensorSamples
+from ringwide.training.data.sources import clusters
+from ringwide.training.data.user_data import own_data
 
 
 class Squares:
@@ -26,7 +26,7 @@ class Squares:
 
 
 def loaded(returned: Any, monkeypatch: pytest.MonkeyPatch) -> Data:
-    monkeypatch.setattr(own, "call", lambda path, key, options: returned)
+    monkeypatch.setattr(user_data, "call", lambda path, key, options: returned)
     return own_data("mine:data", {})
 
 

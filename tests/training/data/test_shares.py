@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringwide.training.data.shares import Share, shares, steps_per_epoch
+from ringwide.training.data.samples import SampleShare, shares, steps_per_epoch
 
 counts = st.integers(min_value=1, max_value=300)
 sizes = st.integers(min_value=1, max_value=9)
@@ -12,7 +12,7 @@ accumulations = st.integers(min_value=1, max_value=4)
 
 def epoch_of(
     samples: int, batch_size: int, size: int, accumulate: int = 1, *, seed: int = 3, epoch: int = 0
-) -> list[list[Share]]:
+) -> list[list[SampleShare]]:
     """Shares by rank and step."""
     return [
         list(
@@ -30,7 +30,7 @@ def epoch_of(
     ]
 
 
-def indexes(share: Share) -> list[int]:
+def indexes(share: SampleShare) -> list[int]:
     return [index for batch in share.batches for index in batch.tolist()]
 
 

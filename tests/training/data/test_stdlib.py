@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ringwide.errors import ConfigError
-from ringwide.training.data import stdlib
-from ringwide.training.data.stdlib import TextSamples, cached_text, sources, standard_library
+from ringwide.training.data import sources as stdlib
+from ringwide.training.data.sources import TextSamples, cached_text, sources, standard_library
 
 SIZE = 20_000
 

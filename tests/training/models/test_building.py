@@ -11,8 +11,8 @@ from torch import nn
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
 from ringwide.training.data.samples import Data, TensorSamples
-from ringwide.training.losses import loss_function
-from ringwide.training.models.building import build_model
+from ringwide.training.learner import loss_function
+from ringwide.training.models import build_model
 
 
 def data_of(inputs: torch.Tensor, outputs: int = 10) -> Data:
@@ -189,8 +189,8 @@ def test_a_node_with_little_to_learn_loads_little() -> None:
 import sys, torch
 from ringwide.training.config import TrainingConfig
 from ringwide.training.data.loading import load_data
-from ringwide.training.losses import loss_function
-from ringwide.training.models.building import build_model
+from ringwide.training.learner import loss_function
+from ringwide.training.models import build_model
 from ringwide.training.optimizer import make_optimizer
 config = TrainingConfig(model="linear", data="clusters")
 load_data(TrainingConfig(data="digits"))

@@ -9,7 +9,7 @@ from torch import nn
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
 from ringwide.training.loop import train
-from ringwide.training.models.own import forward_of
+from ringwide.training.models import forward_of
 from ringwide.training.progress import Result
 
 MODELS = """

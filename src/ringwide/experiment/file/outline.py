@@ -12,7 +12,7 @@ from ringwide.config.yaml_text import as_yaml
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.file.resolved import resolved
 from ringwide.experiment.file.variants import Variant
-from ringwide.training.progress import Plan
+from ringwide.training.progress import TrainingPlan
 
 Facts = dict[str, str]
 
@@ -39,17 +39,17 @@ def _importable(experiment: Path) -> Iterator[None]:
         sys.path[:] = before
 
 
-def plan_of(config: ExperimentConfig) -> Plan:
+def plan_of(config: ExperimentConfig) -> TrainingPlan:
     """As the nodes will tell it, made without them."""
-    from ringwide.training.course import Course
     from ringwide.training.data.loading import load_data
-    from ringwide.training.flat import flatten
-    from ringwide.training.models.building import build_model
+    from ringwide.training.data.samples import Course
+    from ringwide.training.flat_parameters import flatten
+    from ringwide.training.models import build_model
 
     data = load_data(config.training)
     buckets = flatten(build_model(config.training, data), config.training.bucket_bytes)
     course = Course(config.training, samples=len(data.train), rank=0, size=config.nodes)
-    return Plan(
+    return TrainingPlan(
         parameters=sum(bucket.parameters.numel() for bucket in buckets),
         gradient_bytes=sum(bucket.nbytes for bucket in buckets),
         buckets=len(buckets),
@@ -64,7 +64,9 @@ def plan_of(config: ExperimentConfig) -> Plan:
 
 
 def _all_facts(variants: Sequence[Variant]) -> list[Facts]:
-    plans: dict[str, Plan] = {}  # those that differ only in their ring have the same one, and making it takes a while
+    plans: dict[
+        str, TrainingPlan
+    ] = {}  # those that differ only in their ring have the same one, and making it takes a while
     facts = []
     for config in [variant.config for variant in variants]:
         question = f"{config.nodes} {config.training.model_dump_json()}"
@@ -73,7 +75,7 @@ def _all_facts(variants: Sequence[Variant]) -> list[Facts]:
     return facts
 
 
-def _facts(config: ExperimentConfig, plan: Plan) -> Facts:
+def _facts(config: ExperimentConfig, plan: TrainingPlan) -> Facts:
     each = config.training.batch_size * config.training.accumulate_batches
     return {
         "nodes": f"{config.nodes}",

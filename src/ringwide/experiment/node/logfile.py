@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ringwide.experiment.messages import Message
-from ringwide.training.progress import Progress, Step
+from ringwide.training.progress import Progress, TrainingStep
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
@@ -52,7 +52,7 @@ class LogFile:
         self._stream.flush()
 
 
-def _step_line(step: Step) -> str:
+def _step_line(step: TrainingStep) -> str:
     return (
         f"step={step.number} epoch={step.epoch} seconds={step.seconds:.4f} loss={step.loss:.5f} samples={step.samples}"
         f" learning_rate={step.learning_rate:.6g} network_ms={step.network_seconds * 1e3:.3f}"

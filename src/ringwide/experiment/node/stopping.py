@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from ringwide.experiment.halt import ENDED_BY_SIGNAL, heeded
-from ringwide.training.stop import StopRequest
+from ringwide.training.progress import StopRequest
 
 
 class Stopping:

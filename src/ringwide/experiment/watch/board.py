@@ -5,7 +5,7 @@ import math
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.messages import Message
 from ringwide.experiment.watch.tally import Tally
-from ringwide.training.progress import Evaluation, Plan, Progress, Result, Step
+from ringwide.training.progress import Evaluation, Progress, Result, TrainingPlan, TrainingStep
 
 
 class Board:
@@ -14,7 +14,7 @@ class Board:
         self.config = config
         self.nodes = config.nodes if nodes is None else nodes
         self.heard = 0  # how many messages
-        self.plan: Plan | None = None
+        self.plan: TrainingPlan | None = None
         self.tallies: dict[int, Tally] = {}
         self.evaluations: list[Evaluation] = []
         self.first_not_finite: int | None = None  # the first step whose loss is no finite number
@@ -23,7 +23,7 @@ class Board:
     def hear(self, rank: int, message: Message) -> None:
         self.heard += 1
         match message:
-            case Plan():
+            case TrainingPlan():
                 self.plan = message
             case Progress():
                 self._look_for_losses_that_are_not_finite(message)
@@ -93,15 +93,15 @@ class Board:
         samples = sum(sums.samples for sums in recent)
         return sum(sums.loss for sums in recent) / samples if samples else math.nan
 
-    def _last_steps(self) -> list[Step]:
+    def _last_steps(self) -> list[TrainingStep]:
         return [tally.last for tally in self.tallies.values() if tally.last is not None]
 
 
-def _part_of_steps(plan: Plan, step: int) -> float:
+def _part_of_steps(plan: TrainingPlan, step: int) -> float:
     if plan.last_step is None:
         return 0.0
     return max(0, step - plan.first_step + 1) / max(1, plan.last_step - plan.first_step + 1)
 
 
-def _part_of_seconds(plan: Plan, seconds: float) -> float:
+def _part_of_seconds(plan: TrainingPlan, seconds: float) -> float:
     return seconds / plan.seconds if plan.seconds else 0.0

@@ -4,7 +4,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from ringwide.training.progress import Progress, Step
+from ringwide.training.progress import Progress, TrainingStep
 
 RECENT_SECONDS = 2.0
 
@@ -55,7 +55,7 @@ class Sums:
 
 class Tally:
     def __init__(self, batch_size: int) -> None:
-        self.last: Step | None = None
+        self.last: TrainingStep | None = None
         self._batch_size = batch_size
         self._marks = deque([Sums()])  # of the last seconds, the oldest first
 
@@ -87,11 +87,11 @@ class Tally:
             bytes_sent=progress.bytes_sent,
         )
 
-    def _batches(self, step: Step) -> int:
+    def _batches(self, step: TrainingStep) -> int:
         return max(1, -(-step.samples // self._batch_size))
 
 
-def _loss(step: Step) -> float:
+def _loss(step: TrainingStep) -> float:
     """Summed over samples. A share at the tail of an epoch may be empty; its mean is no number."""
     return step.loss * step.samples if step.samples else 0.0
 

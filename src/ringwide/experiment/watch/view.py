@@ -8,7 +8,7 @@ from typing import Protocol, TextIO
 
 from ringwide.experiment.report import units
 from ringwide.experiment.watch.board import Board
-from ringwide.training.progress import Plan
+from ringwide.training.progress import TrainingPlan
 
 LINE_EVERY_SECONDS = 2.0
 LOOK_EVERY_SECONDS = 0.25
@@ -91,7 +91,7 @@ def waiting(board: Board) -> str:
     return f"waiting for {board.nodes} node{'s' if board.nodes > 1 else ''} to start"
 
 
-def planned(plan: Plan) -> str:
+def planned(plan: TrainingPlan) -> str:
     buckets = f"{plan.buckets:,} bucket{'s' if plan.buckets > 1 else ''}"
     return (
         f"{plan.parameters:,} parameters, {units.size(plan.gradient_bytes)} of gradients in {buckets};"

@@ -9,12 +9,10 @@ from ringwide.simulator.programs.program import (
     ROOTED,
     Await,
     Branch,
-    Call,
     Cancel,
-    Finish,
+    FinishTask,
     Form,
     Gather,
-    Group,
     Hurry,
     Leave,
     LetGo,
@@ -22,10 +20,12 @@ from ringwide.simulator.programs.program import (
     Overlap,
     Pause,
     Program,
+    ProgramCall,
     SameMemory,
-    Start,
+    StartTask,
     Step,
-    Way,
+    TaskGroupStep,
+    WayOut,
     writes,
 )
 
@@ -78,21 +78,21 @@ class _Drawing:
     def _strand(self, channel: str, depth: int) -> list[Step]:
         """What one task does: it finishes what it has started."""
         steps: list[Step] = []
-        open_: list[Start | Branch] = []
+        open_: list[StartTask | Branch] = []
         for _ in range(self._chance.randint(1, 3 if depth else 4)):
             step = self._step(channel, depth, open_)
             steps.append(step)
-            if isinstance(step, Start | Branch):
+            if isinstance(step, StartTask | Branch):
                 open_.append(step)
-            if isinstance(step, Finish):
+            if isinstance(step, FinishTask):
                 open_ = [one for one in open_ if one.task != step.task]
         self._chance.shuffle(open_)
-        return [*steps, *(Finish(one.task) for one in open_)]
+        return [*steps, *(FinishTask(one.task) for one in open_)]
 
-    def _step(self, channel: str, depth: int, open_: Sequence[Start | Branch]) -> Step:
+    def _step(self, channel: str, depth: int, open_: Sequence[StartTask | Branch]) -> Step:
         ways: list[Callable[[], Step]] = [
             *[lambda: Await(self._call(channel))] * 4,
-            *[lambda: Start(self._task(), self._call(channel))] * 3,
+            *[lambda: StartTask(self._task(), self._call(channel))] * 3,
             *[lambda: Gather(self._some(channel))] * 2,
             lambda: self._group(channel),
             lambda: Pause(self._rank(), self._chance.choice(_PAUSES), self._chance.random() < 0.4),
@@ -100,7 +100,7 @@ class _Drawing:
         if depth < _DEEPEST:
             ways += [lambda: self._branch(channel, depth)] * 2
         if open_:
-            ways += [lambda: Finish(self._chance.choice(open_).task)] * 2
+            ways += [lambda: FinishTask(self._chance.choice(open_).task)] * 2
         if not self._calm:
             ways += [lambda: self._same_memory(channel), lambda: self._hurry(channel), lambda: self._let_go(channel)]
             if open_:
@@ -109,21 +109,21 @@ class _Drawing:
 
     # -- steps
 
-    def _group(self, channel: str) -> Group:
+    def _group(self, channel: str) -> TaskGroupStep:
         fails = {} if self._calm else {rank: self._turns() for rank in self._few()}
-        return Group(self._some(channel), fails)
+        return TaskGroupStep(self._some(channel), fails)
 
     def _hurry(self, channel: str) -> Hurry:
         limits = (0.0, 0.0, 0.001, 0.01)
         return Hurry(self._call(channel), {rank: self._chance.choice(limits) for rank in self._few()})
 
     def _let_go(self, channel: str) -> LetGo:
-        return LetGo(self._call(channel), {rank: self._chance.choice(list(Way)) for rank in self._few()})
+        return LetGo(self._call(channel), {rank: self._chance.choice(list(WayOut)) for rank in self._few()})
 
     def _same_memory(self, channel: str) -> SameMemory:
         dtype, count = self._tensor("sum")
         first, second = (
-            Call(
+            ProgramCall(
                 self._number(),
                 CollectiveKind.ALLREDUCE,
                 "sum",
@@ -143,23 +143,23 @@ class _Drawing:
         own = f"{self._prefix}{task}" if self._chance.random() < _OWN_CHANNEL else channel
         return Branch(task, tuple(self._strand(own, depth + 1)), own)
 
-    def _cancel(self, target: Start | Branch) -> Cancel:
+    def _cancel(self, target: StartTask | Branch) -> Cancel:
         """A branch is cancelled by all ranks: who goes on would wait for the calls of those who don't."""
         ranks = range(self._size) if isinstance(target, Branch) else self._few()
         return Cancel(target.task, {rank: self._turns() for rank in ranks})
 
     # -- calls
 
-    def _some(self, channel: str) -> tuple[Call, ...]:
+    def _some(self, channel: str) -> tuple[ProgramCall, ...]:
         return tuple(self._call(channel) for _ in range(self._chance.randint(2, 3)))
 
-    def _call(self, channel: str) -> Call:
+    def _call(self, channel: str) -> ProgramCall:
         call = self._sound_call(channel)
         if self._calm or call.kind is CollectiveKind.BARRIER or self._chance.random() > _MISTAKEN:
             return call
         return replace(call, mistakes={rank: self._chance.choice(_mistakes_in(call, rank)) for rank in self._few()})
 
-    def _sound_call(self, channel: str) -> Call:
+    def _sound_call(self, channel: str) -> ProgramCall:
         chance = self._chance
         kind = chance.choice(_KINDS)
         op = chance.choice(_OPS) if kind in REDUCING else ""
@@ -168,7 +168,7 @@ class _Drawing:
         overlap = Overlap.NONE if form is Form.ONE or chance.random() > _OVERLAPPING else self._overlap(op)
         several = form is not Form.ONE and overlap is Overlap.NONE
         tensors = tuple(self._tensor(op) for _ in range(chance.randint(1, 3) if several else 1))
-        return Call(
+        return ProgramCall(
             index=self._number(),
             kind=kind,
             op=op,
@@ -214,7 +214,7 @@ class _Drawing:
 REDUCING = (CollectiveKind.ALLREDUCE, CollectiveKind.REDUCE, CollectiveKind.REDUCE_SCATTER)
 
 
-def _mistakes_in(call: Call, rank: int) -> list[Mistake]:
+def _mistakes_in(call: ProgramCall, rank: int) -> list[Mistake]:
     mistakes = [Mistake.DTYPE, Mistake.NOTHING]
     if call.kind in REDUCING:
         mistakes.append(Mistake.OP)

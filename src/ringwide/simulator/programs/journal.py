@@ -11,7 +11,7 @@ from ringwide.errors import CollectiveAborted, PeerLost, RingwideError
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class CallEnding:
     """How a call ended: with its result, or with an error, of which only plain facts are kept."""
 
     result: tuple[Array, ...] = ()
@@ -24,39 +24,39 @@ class Ending:
         return f"{self.error}: {self.text}" if self.error else "its result"
 
 
-def ending_of(outcome: object) -> Ending:
+def ending_of(outcome: object) -> CallEnding:
     """From what an await has returned or raised."""
     if not isinstance(outcome, BaseException):
-        return Ending(_copied(_arrays_in(outcome)))
+        return CallEnding(_copied(_arrays_in(outcome)))
     rank = -1
     if isinstance(outcome, CollectiveAborted):
         rank = outcome.by
     elif isinstance(outcome, PeerLost):
         rank = outcome.rank
-    return Ending((), type(outcome).__name__, isinstance(outcome, RingwideError), rank, str(outcome))
+    return CallEnding((), type(outcome).__name__, isinstance(outcome, RingwideError), rank, str(outcome))
 
 
 @dataclass(slots=True)
-class Entry:
+class JournalEntry:
     """One call of one rank. `memory` is the caller's own; the others are copies."""
 
     memory: list[Array]
     brought: tuple[Array, ...]
-    ending: Ending | None = None  # None: it was never awaited, or not to its end
+    ending: CallEnding | None = None  # None: it was never awaited, or not to its end
     after: tuple[Array, ...] = ()
     last: tuple[Array, ...] = ()
 
 
 @dataclass(slots=True)
-class Journal:
+class RankJournal:
     """All calls of one rank, by their index."""
 
-    entries: dict[int, Entry] = field(default_factory=dict)
+    entries: dict[int, JournalEntry] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
     through: bool = False  # the rank has come to the end of the program
 
     def open(self, index: int, memory: list[Array]) -> None:
-        self.entries[index] = Entry(memory, _copied(memory))
+        self.entries[index] = JournalEntry(memory, _copied(memory))
 
     def close(self, index: int, outcome: object) -> None:
         entry = self.entries[index]

@@ -8,16 +8,16 @@ import numpy as np
 
 from ringwide.collectives.plan import CollectiveKind
 from ringwide.compression.codecs.base import Array
-from ringwide.simulator.programs.program import Call, Form, Mistake, Overlap, writes
+from ringwide.simulator.programs.program import Form, Mistake, Overlap, ProgramCall, writes
 
 _OPERATIONS = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum}
 _UNLIKELY = 8191  # a prime: what two calls or two ranks bring has nothing in common
 
 
-class Material:
+class ProgramNumbers:
     """The memory of one call on one rank. `memory` is all that the call may write to, `arguments` what it is given."""
 
-    def __init__(self, call: Call, rank: int, size: int, memory: Sequence[Array] | None = None) -> None:
+    def __init__(self, call: ProgramCall, rank: int, size: int, memory: Sequence[Array] | None = None) -> None:
         self.call, self.rank, self.size = call, rank, size
         self.memory = [*memory] if memory is not None else _brought(call, rank)
         self.into: Array | None = None
@@ -73,7 +73,7 @@ _FIRST = dict.fromkeys((CollectiveKind.ALLREDUCE, CollectiveKind.REDUCE, Collect
 _FIRST |= dict.fromkeys((CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER), "tensor")
 
 
-def _brought(call: Call, rank: int) -> list[Array]:
+def _brought(call: ProgramCall, rank: int) -> list[Array]:
     first = 1 + (97 * call.index + 1009 * rank) % _UNLIKELY
     return [
         (np.arange(first + 7 * index, first + 7 * index + count) % _UNLIKELY).astype(dtype)
@@ -92,12 +92,12 @@ def _share(count: int, rank: int, size: int) -> slice:
 # What must come of it
 
 
-def decides(call: Call, rank: int) -> bool:
+def decides(call: ProgramCall, rank: int) -> bool:
     """Does what all bring decide the result? Where one memory is reduced as two dtypes, only that all have the same."""
     return call.overlap is not Overlap.RETYPED or call.kind is CollectiveKind.BROADCAST or not writes(call, rank)
 
 
-def expected_memory(call: Call, rank: int, brought: Sequence[Sequence[Array]]) -> list[Array]:
+def expected_memory(call: ProgramCall, rank: int, brought: Sequence[Sequence[Array]]) -> list[Array]:
     """What the memory of a call that has succeeded must hold. `brought`: what it held before, by rank."""
     ours = [*brought[rank]]
     match call.kind:
@@ -112,7 +112,7 @@ def expected_memory(call: Call, rank: int, brought: Sequence[Sequence[Array]]) -
     return ours
 
 
-def expected_result(call: Call, rank: int, brought: Sequence[Sequence[Array]]) -> list[Array]:
+def expected_result(call: ProgramCall, rank: int, brought: Sequence[Sequence[Array]]) -> list[Array]:
     """What a call returns that does not write into its tensors."""
     match call.kind:
         case CollectiveKind.ALL_GATHER:
@@ -122,7 +122,7 @@ def expected_result(call: Call, rank: int, brought: Sequence[Sequence[Array]]) -
     return []
 
 
-def _reduced(call: Call, brought: Sequence[Sequence[Array]]) -> list[Array]:
+def _reduced(call: ProgramCall, brought: Sequence[Sequence[Array]]) -> list[Array]:
     tensors = [theirs[: len(call.tensors)] for theirs in brought]
     totals = [reduce(_OPERATIONS[call.op], parts) for parts in zip(*tensors, strict=True)]
     return [total / total.dtype.type(len(brought)) for total in totals] if call.op == "mean" else totals

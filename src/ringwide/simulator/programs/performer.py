@@ -8,31 +8,31 @@ from math import inf
 from typing import Any
 
 from ringwide.ring import Ring
-from ringwide.simulator.programs.journal import Journal
-from ringwide.simulator.programs.material import Material
+from ringwide.simulator.programs.journal import RankJournal
+from ringwide.simulator.programs.material import ProgramNumbers
 from ringwide.simulator.programs.program import (
     Await,
     Branch,
-    Call,
     Cancel,
-    Finish,
+    FinishTask,
     Gather,
-    Group,
     Hurry,
     Leave,
     LetGo,
     Mistake,
     Pause,
     Program,
+    ProgramCall,
     SameMemory,
-    Start,
+    StartTask,
     Step,
-    Way,
+    TaskGroupStep,
+    WayOut,
 )
 
 Compute = Callable[[float], Awaitable[None]]
 """compute(seconds): the loop stands still for so long."""
-Tasks = dict[int, tuple[asyncio.Task[Any], Call | None]]
+Tasks = dict[int, tuple[asyncio.Task[Any], ProgramCall | None]]
 
 
 class _Sibling(Exception):
@@ -47,7 +47,7 @@ class Performer:
     """Does what users of a ring do, except that here nothing that fails is the end of it."""
 
     def __init__(
-        self, ring: Ring, program: Program, compute: Compute, journal: Journal, *, longest_seconds: float = inf
+        self, ring: Ring, program: Program, compute: Compute, journal: RankJournal, *, longest_seconds: float = inf
     ) -> None:
         self.journal = journal
         self._ring, self._program, self._compute, self._longest = ring, program, compute, longest_seconds
@@ -71,13 +71,13 @@ class Performer:
         match step:
             case Await(call):
                 await self._ended(call, self._made(call))
-            case Start(task, call):
+            case StartTask(task, call):
                 tasks[task] = asyncio.create_task(self._made(call)), call
             case Branch(task, steps, _):
                 tasks[task] = asyncio.create_task(self._strand(steps)), None
             case Cancel(task, after):
                 await self._cancel(task, after, tasks)
-            case Finish(task):
+            case FinishTask(task):
                 await self._finish(task, tasks)
             case Gather(calls):
                 await self._gather(calls, [self._made(call) for call in calls])
@@ -85,7 +85,7 @@ class Performer:
                 first = self._made(calls[0])
                 second = self._made(calls[1], self.journal.entries[calls[0].index].memory)
                 await self._gather(calls, [first, second])
-            case Group(calls, fails):
+            case TaskGroupStep(calls, fails):
                 await self._group(calls, fails.get(self._ring.rank))
             case Hurry(call, seconds):
                 await self._hurry(call, seconds.get(self._ring.rank))
@@ -100,8 +100,8 @@ class Performer:
 
     # -- calls
 
-    def _made(self, call: Call, memory: Sequence[Any] | None = None) -> Any:
-        material = Material(call, self._ring.rank, self._ring.size, memory)
+    def _made(self, call: ProgramCall, memory: Sequence[Any] | None = None) -> Any:
+        material = ProgramNumbers(call, self._ring.rank, self._ring.size, memory)
         self.journal.open(call.index, material.memory)
         given = material.arguments()
         if call.channel:
@@ -111,7 +111,7 @@ class Performer:
             material.freeze()
         return made
 
-    async def _ended(self, call: Call, awaitable: Awaitable[Any]) -> None:
+    async def _ended(self, call: ProgramCall, awaitable: Awaitable[Any]) -> None:
         try:
             outcome = await awaitable
         except asyncio.CancelledError as error:  # that of the task around it: nothing else cancels what is awaited here
@@ -121,20 +121,20 @@ class Performer:
             outcome = error
         self.journal.close(call.index, outcome)
 
-    async def _hurry(self, call: Call, seconds: float | None) -> None:
+    async def _hurry(self, call: ProgramCall, seconds: float | None) -> None:
         before = _cancellations()
         await self._ended(call, asyncio.wait_for(self._made(call), seconds))
         if _cancellations() > before:  # Python 3.11 swallows it if what is waited for is done at that moment
             raise asyncio.CancelledError
 
-    async def _gather(self, calls: Sequence[Call], awaitables: Sequence[Awaitable[Any]]) -> None:
+    async def _gather(self, calls: Sequence[ProgramCall], awaitables: Sequence[Awaitable[Any]]) -> None:
         tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             self._close_all(calls, tasks)
 
-    async def _group(self, calls: Sequence[Call], fails_after: int | None) -> None:
+    async def _group(self, calls: Sequence[ProgramCall], fails_after: int | None) -> None:
         tasks: list[asyncio.Task[Any]] = []
         try:
             async with asyncio.TaskGroup() as group:
@@ -148,25 +148,25 @@ class Performer:
         finally:
             self._close_all(calls, tasks)
 
-    def _close_all(self, calls: Sequence[Call], tasks: Sequence[asyncio.Future[Any]]) -> None:
+    def _close_all(self, calls: Sequence[ProgramCall], tasks: Sequence[asyncio.Future[Any]]) -> None:
         for call, task in zip(calls, tasks, strict=True):
             self.journal.close(call.index, _outcome_of(task))
 
-    async def _let_go(self, call: Call, way: Way | None) -> None:
+    async def _let_go(self, call: ProgramCall, way: WayOut | None) -> None:
         made = self._made(call)
         match way:
             case None:
                 await self._ended(call, made)
-            case Way.CLOSED:
+            case WayOut.CLOSED:
                 made.close()
-            case Way.DROPPED:
+            case WayOut.DROPPED:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # that it was never awaited
                     del made
-            case Way.BEGUN:
+            case WayOut.BEGUN:
                 self._begin_and_close(call, made)
 
-    def _begin_and_close(self, call: Call, made: Any) -> None:
+    def _begin_and_close(self, call: ProgramCall, made: Any) -> None:
         """As a generator is closed in which somebody awaits."""
         try:
             made.send(None)

@@ -19,11 +19,10 @@ from ringwide.config.ring_config import RingConfig
 from ringwide.ring import join
 from ringwide.simulator.many import Tried, quiet
 from ringwide.simulator.programs.drawing import program_of
-from ringwide.simulator.programs.fates import goes_astray
-from ringwide.simulator.programs.journal import Journal
+from ringwide.simulator.programs.journal import RankJournal
 from ringwide.simulator.programs.performer import Performer
 from ringwide.simulator.programs.program import Leave, Program
-from ringwide.simulator.programs.verdict import verdict
+from ringwide.simulator.programs.verdict import goes_astray, verdict
 
 _TRANSPORTS: tuple[Mapping[str, Any], ...] = (
     {"same_host": "auto"},
@@ -48,7 +47,7 @@ class Engagement:
 
 
 @dataclass(frozen=True, slots=True)
-class Performance:
+class RealPerformance:
     """What became of a program on real processes."""
 
     program: Program
@@ -111,7 +110,7 @@ class Troupe:
             process.join()
             connection.close()
 
-    def perform(self, engagement: Engagement) -> list[Performance]:
+    def perform(self, engagement: Engagement) -> list[RealPerformance]:
         members = [connection for _, connection in self._members[: engagement.size]]
         for member in members:
             member.send(engagement)
@@ -120,7 +119,7 @@ class Troupe:
             member.send(peers)
         parts = [_answer(member) for member in members]  # by rank, and then by program
         return [
-            Performance(program, tuple(verdict(program, journals)), engagement.settings, events=len(journals))
+            RealPerformance(program, tuple(verdict(program, journals)), engagement.settings, events=len(journals))
             for program, *journals in zip(engagement.programs, *parts, strict=True)
         ]
 
@@ -145,8 +144,8 @@ def _serve(rank: int, parent: Connection) -> None:
 
 async def _carried_out(
     engagement: Engagement, rank: int, peers: Sequence[str], listener: socket.socket
-) -> list[Journal]:
-    journals = [Journal() for _ in engagement.programs]
+) -> list[RankJournal]:
+    journals = [RankJournal() for _ in engagement.programs]
     complain = journals[-1].complaints.append
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: complain(f"{context['message']}: {context.get('exception')!r}"))

@@ -40,7 +40,7 @@ class Mistake(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ProgramCall:
     """One collective that all ranks call, and which of them make a mistake in it."""
 
     index: int
@@ -68,7 +68,7 @@ ROOTED = (CollectiveKind.REDUCE, CollectiveKind.BROADCAST)
 Ranks = frozenset[int]
 
 
-def writes(call: Call, rank: int) -> bool:
+def writes(call: ProgramCall, rank: int) -> bool:
     """Does this rank's own tensor receive the result?"""
     match call.kind:
         case CollectiveKind.ALLREDUCE:
@@ -84,18 +84,18 @@ def writes(call: Call, rank: int) -> bool:
 class Await:
     """The plain way."""
 
-    call: Call
+    call: ProgramCall
 
     def __str__(self) -> str:
         return f"await {self.call}"
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartTask:
     """A call becomes a task."""
 
     task: int
-    call: Call
+    call: ProgramCall
 
     def __str__(self) -> str:
         return f"t{self.task} = create_task({self.call})"
@@ -128,7 +128,7 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class FinishTask:
     """A task is awaited."""
 
     task: int
@@ -141,7 +141,7 @@ class Finish:
 class Gather:
     """Several calls at once."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[ProgramCall, ...]
 
     def __str__(self) -> str:
         return f"await gather({', '.join(map(str, self.calls))})"
@@ -151,17 +151,17 @@ class Gather:
 class SameMemory:
     """Two calls at once with the same tensor."""
 
-    calls: tuple[Call, Call]
+    calls: tuple[ProgramCall, ProgramCall]
 
     def __str__(self) -> str:
         return f"await gather({self.calls[0]}, {self.calls[1]} with the same memory)"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TaskGroupStep:
     """A task group, and on some ranks a sibling that fails after some turns of the loop."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[ProgramCall, ...]
     fails: Mapping[int, int]  # turns, by rank
 
     def __str__(self) -> str:
@@ -173,7 +173,7 @@ class Group:
 class Hurry:
     """Some ranks wait for a call only so long."""
 
-    call: Call
+    call: ProgramCall
     seconds: Mapping[int, float]  # by rank
 
     def __str__(self) -> str:
@@ -181,7 +181,7 @@ class Hurry:
         return f"await wait_for({self.call}, {limits})"
 
 
-class Way(Enum):
+class WayOut(Enum):
     """How a call is let go."""
 
     CLOSED = "closed"  # before it was awaited
@@ -193,8 +193,8 @@ class Way(Enum):
 class LetGo:
     """Some ranks make a call and never await it to its end."""
 
-    call: Call
-    ways: Mapping[int, Way]
+    call: ProgramCall
+    ways: Mapping[int, WayOut]
 
     def __str__(self) -> str:
         ways = ", ".join(f"{way.value} on rank {rank}" for rank, way in self.ways.items())
@@ -224,7 +224,20 @@ class Leave:
         return f"return  # rank {self.rank}" + ("" if self.cut is None else f", cut short after {self.cut} turns")
 
 
-Step = Await | Start | Branch | Cancel | Finish | Gather | SameMemory | Group | Hurry | LetGo | Pause | Leave
+Step = (
+    Await
+    | StartTask
+    | Branch
+    | Cancel
+    | FinishTask
+    | Gather
+    | SameMemory
+    | TaskGroupStep
+    | Hurry
+    | LetGo
+    | Pause
+    | Leave
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,12 +257,12 @@ class Program:
         """When this rank is cut short in leaving."""
         return next((step.cut for step in self.steps if isinstance(step, Leave) and step.rank == rank), None)
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> Iterator[ProgramCall]:
         for step in all_steps(self.steps):
             match step:
-                case Await(call) | Start(_, call) | Hurry(call, _) | LetGo(call, _):
+                case Await(call) | StartTask(_, call) | Hurry(call, _) | LetGo(call, _):
                     yield call
-                case Gather(calls) | SameMemory(calls) | Group(calls, _):
+                case Gather(calls) | SameMemory(calls) | TaskGroupStep(calls, _):
                     yield from calls
 
 

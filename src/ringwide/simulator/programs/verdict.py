@@ -7,22 +7,162 @@
 - After an error memory holds what it held before, and it keeps that.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ringwide.compression.codecs.base import Array
-from ringwide.simulator.programs.fates import Fate, fates_of
-from ringwide.simulator.programs.journal import Ending, Entry, Journal
+from ringwide.simulator.programs.journal import CallEnding, JournalEntry, RankJournal
 from ringwide.simulator.programs.material import decides, expected_memory, expected_result
-from ringwide.simulator.programs.program import Call, Program, SameMemory, all_steps
+from ringwide.simulator.programs.program import (
+    Await,
+    Branch,
+    Cancel,
+    FinishTask,
+    Gather,
+    Hurry,
+    Leave,
+    LetGo,
+    Mistake,
+    Program,
+    ProgramCall,
+    SameMemory,
+    StartTask,
+    Step,
+    TaskGroupStep,
+    all_steps,
+)
+
+
+@dataclass(slots=True)
+class Fate:
+    """Of one call. One of which nothing is said here must succeed on every rank."""
+
+    mistaken: frozenset[int] = frozenset()  # ranks that call it with something impossible
+    freezing: frozenset[int] = frozenset()  # ranks that cannot take its result
+    cancelling: set[int] = field(default_factory=set)  # ranks on which it may be cancelled, time out or be let go
+    departed: frozenset[int] = frozenset()  # ranks that have left before
+    unordered: bool = False  # another task makes calls at the same time, and nobody knows which comes first
+    uncounted: bool = False  # whether a rank makes it at all is a matter of time
+    shares: bool = False  # its tensor is that of another call, which may still be under way
+    cut: frozenset[int] = frozenset()  # ranks that were cut short in leaving, and may have taken something along
+    crooked: bool = False  # not all ranks plan it alike
+
+    @property
+    def spoilers(self) -> frozenset[int]:
+        """Ranks that may end it for all."""
+        return self.mistaken | self.cancelling
+
+    @property
+    def is_certain(self) -> bool:
+        """It must succeed on every rank."""
+        doubts = (self.freezing, self.departed, self.unordered, self.uncounted, self.shares, self.cut, self.crooked)
+        return not self.spoilers and not any(doubts)
+
+
+def goes_astray(program: Program) -> bool:
+    """May ranks make different numbers of calls on a channel that they go on using?"""
+    return _walked(program).astray
+
+
+def fates_of(program: Program) -> dict[int, Fate]:
+    fates = _walked(program)
+    if fates.astray:
+        for fate in fates.of.values():
+            fate.unordered = fate.uncounted = True
+    return fates.of
+
+
+def _walked(program: Program) -> "_Fates":
+    fates = _Fates(program)
+    fates.strand(program.steps, "", _Around())
+    return fates
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What is true of all calls of a task."""
+
+    unordered: bool = False
+    cancelled: bool = False
+
+
+class _Fates:
+    """Of all calls, as the steps are gone through."""
+
+    def __init__(self, program: Program) -> None:
+        self.of: dict[int, Fate] = {}
+        self.astray = False  # ranks may make different numbers of calls on one channel, and so wait for each other
+        self._all = frozenset(range(program.size))
+        self._departed: frozenset[int] = frozenset()
+        self._cut = frozenset(step.rank for step in program.steps if isinstance(step, Leave) and step.cut is not None)
+        self._crooked = program.crooked is not None
+
+    def strand(self, steps: Sequence[Step], channel: str, around: _Around) -> None:
+        beside: set[int] = set()  # tasks that make calls on the same channel
+        cancels: dict[int, set[int]] = {}  # who cancels which task
+        for step in steps:
+            if isinstance(step, Cancel):
+                cancels.setdefault(step.task, set()).update(step.after)
+        for step in steps:
+            match step:
+                case Branch(task, inner, own):
+                    if own == channel:
+                        beside.add(task)
+                        self.astray |= task in cancels
+                    within = _Around(own == channel, around.cancelled or task in cancels)
+                    self.strand(inner, own, within)
+                case FinishTask(task):
+                    beside.discard(task)
+                case Leave(rank):
+                    self._departed |= {rank}
+                case _:
+                    now = _Around(around.unordered or bool(beside), around.cancelled)
+                    self._step(step, now, cancels)
+
+    def _step(self, step: Step, around: _Around, cancels: Mapping[int, set[int]]) -> None:
+        match step:
+            case Await(call):
+                self._note([call], around)
+            case StartTask(task, call):
+                self._note([call], around, cancels.get(task, ()))
+            case Gather(calls):
+                self._note(calls, around)
+            case SameMemory(calls):
+                self._note(calls, around)
+                self.of[calls[1].index].shares = True
+            case TaskGroupStep(calls, fails):
+                self._note(calls, around, fails)
+                if not all(self.of[call.index].is_certain for call in calls):  # the end of one cancels the others
+                    self._note(calls, around, self._all)
+            case Hurry(call, ranks) | LetGo(call, ranks):
+                self._note([call], around, ranks)
+
+    def _note(self, calls: Sequence[ProgramCall], around: _Around, cancelling: Iterable[int] = ()) -> None:
+        for call in calls:
+            self.of[call.index] = Fate(
+                mistaken=_ranks_with(call, frozen=False),
+                freezing=_ranks_with(call, frozen=True),
+                cancelling=set(self._all if around.cancelled else cancelling),
+                departed=self._departed,
+                unordered=around.unordered,
+                uncounted=around.cancelled,
+                cut=self._cut,
+                crooked=self._crooked,
+            )
+
+
+def _ranks_with(call: ProgramCall, *, frozen: bool) -> frozenset[int]:
+    return frozenset(rank for rank, mistake in call.mistakes.items() if (mistake is Mistake.FROZEN) is frozen)
+
 
 _CANCELLED = ("CancelledError", "TimeoutError")
 _MISTAKEN = ("TypeError", "ValueError")
 _STRAYING = ("CollectiveTimeout", "PeerLeft", "RingClosed")
 
 
-def verdict(program: Program, journals: Sequence[Journal]) -> list[str]:
+def verdict(program: Program, journals: Sequence[RankJournal]) -> list[str]:
     """Everything that is wrong."""
     return list(_Verdict(program, journals).problems())
 
@@ -30,7 +170,7 @@ def verdict(program: Program, journals: Sequence[Journal]) -> list[str]:
 class _Verdict:
     """On one program."""
 
-    def __init__(self, program: Program, journals: Sequence[Journal]) -> None:
+    def __init__(self, program: Program, journals: Sequence[RankJournal]) -> None:
         self._program, self._journals, self._fates = program, journals, fates_of(program)
         pairs = [step.calls for step in all_steps(program.steps) if isinstance(step, SameMemory)]
         self._second = {first.index: second for first, second in pairs}
@@ -46,7 +186,9 @@ class _Verdict:
                 for problem in self._of_call(call, rank, entry, entries):
                     yield f"rank {rank}, {call}: {problem}"
 
-    def _of_call(self, call: Call, rank: int, entry: Entry | None, entries: Sequence[Entry | None]) -> Iterator[str]:
+    def _of_call(
+        self, call: ProgramCall, rank: int, entry: JournalEntry | None, entries: Sequence[JournalEntry | None]
+    ) -> Iterator[str]:
         fate = self._fates[call.index]
         if entry is None:
             if rank not in fate.departed and not fate.uncounted and self._journals[rank].through:
@@ -63,7 +205,9 @@ class _Verdict:
         else:
             yield from self._exact(call, rank, entry, entries)
 
-    def _exact(self, call: Call, rank: int, entry: Entry, entries: Sequence[Entry | None]) -> Iterator[str]:
+    def _exact(
+        self, call: ProgramCall, rank: int, entry: JournalEntry, entries: Sequence[JournalEntry | None]
+    ) -> Iterator[str]:
         fate = self._fates[call.index]
         present = [one for one in entries if one is not None]
         if len(present) < len(entries) or fate.mistaken:
@@ -82,27 +226,27 @@ class _Verdict:
         if entry.ending is not None and result and not _same(entry.ending.result, _as_given(call, result)):
             yield f"it returned {_text(entry.ending.result)}, must be {_text(result)}"
 
-    def _alike(self, call: Call, entry: Entry, entries: Sequence[Entry]) -> Iterator[str]:
+    def _alike(self, call: ProgramCall, entry: JournalEntry, entries: Sequence[JournalEntry]) -> Iterator[str]:
         for rank, other in enumerate(entries):
             succeeded = other.ending is not None and not other.ending.error
             if succeeded and not decides(call, rank) and not _same(entry.after, other.after):
                 yield f"it has {_text(entry.after)}, and rank {rank} {_text(other.after)}"
 
-    def _unchanged(self, call: Call, rank: int, entry: Entry, held: Sequence[Array]) -> Iterator[str]:
+    def _unchanged(self, call: ProgramCall, rank: int, entry: JournalEntry, held: Sequence[Array]) -> Iterator[str]:
         mine = call not in self._second.values() and not self._is_overwritten(call, rank)
         if mine and not _same(held, entry.brought):
             yield f"it did not succeed, and memory holds {_text(held)}, not {_text(entry.brought)}"
 
     # -- two calls with one memory
 
-    def _is_overwritten(self, call: Call, rank: int) -> bool:
+    def _is_overwritten(self, call: ProgramCall, rank: int) -> bool:
         """Has another call with the same memory succeeded after it? If not, that memory is this one's to answer for."""
         second = self._second.get(call.index)
         entry = None if second is None else self._journals[rank].entries.get(second.index)
         return entry is not None and entry.ending is not None and not entry.ending.error
 
 
-def _explains(fate: Fate, rank: int, ending: Ending) -> bool:
+def _explains(fate: Fate, rank: int, ending: CallEnding) -> bool:
     """Does the program give reason for this error on this rank?"""
     match ending.error:
         case error if error in _MISTAKEN:
@@ -124,7 +268,7 @@ def _explains(fate: Fate, rank: int, ending: Ending) -> bool:
     return False
 
 
-def _as_given(call: Call, result: Sequence[Array]) -> list[Array]:
+def _as_given(call: ProgramCall, result: Sequence[Array]) -> list[Array]:
     return [np.concatenate(result)] if call.into else [*result]
 
 

@@ -9,20 +9,19 @@ from random import Random
 from ringwide.collectives.plan import Planner
 from ringwide.ring import Ring
 from ringwide.runtime.callers import noted_descent
-from ringwide.simulator.calling import CodecSettings
+from ringwide.simulator.calls import CodecSettings
+from ringwide.simulator.clock import Weather
 from ringwide.simulator.programs.drawing import program_of
-from ringwide.simulator.programs.engine import CONFIG, SimulatedEngine
-from ringwide.simulator.programs.journal import Journal
+from ringwide.simulator.programs.engine import CONFIG, SimulatedEngine, Wires
+from ringwide.simulator.programs.journal import RankJournal
 from ringwide.simulator.programs.performer import Performer
 from ringwide.simulator.programs.program import Program
 from ringwide.simulator.programs.verdict import verdict
-from ringwide.simulator.programs.wires import Wires
 from ringwide.simulator.scenario import Scenario
-from ringwide.simulator.weather import Weather
 
 
 @dataclass(frozen=True, slots=True)
-class Performance:
+class SimulatedPerformance:
     """What became of a program."""
 
     seed: int
@@ -37,11 +36,11 @@ class Performance:
         return f"{self.program.size} ranks:\n{self.program}"
 
 
-def perform(seed: int, program: Program | None = None, *, timing: int = 0) -> Performance:
+def perform(seed: int, program: Program | None = None, *, timing: int = 0) -> SimulatedPerformance:
     """Carry out the program of a seed. Another `timing` gives it other delays."""
     world = World(program_of(seed) if program is None else program, Random(seed * 1_000_003 + timing))
     events = world.run()
-    performance = Performance(
+    performance = SimulatedPerformance(
         seed=seed,
         program=world.program,
         problems=(*world.problems, *verdict(world.program, world.journals)),
@@ -72,7 +71,7 @@ class World:
             eyes=chance.choice((0.0, 0.5, 1.0)),
         )
         self.loops = [self.wires.loop_of(rank) for rank in range(program.size)]
-        self.journals = [Journal() for _ in self.loops]
+        self.journals = [RankJournal() for _ in self.loops]
         self._planners = planners
         self._engines: dict[int, SimulatedEngine] = {}
         self._formed = [loop.create_future() for loop in self.loops]
@@ -190,6 +189,6 @@ def _planner(scenario: Scenario, rank: int) -> Planner:
     )
 
 
-def _errors(journals: list[Journal]) -> set[str]:
+def _errors(journals: list[RankJournal]) -> set[str]:
     endings = [entry.ending for journal in journals for entry in journal.entries.values()]
     return {ending.error for ending in endings if ending is not None and ending.error}

@@ -1,11 +1,17 @@
-"""What every kind of data looks like to the loop."""
+"""Samples: what data looks like to the training loop, which rank computes on which, and in which step."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from typing import Protocol
 
+import numpy
 import torch
 from torch import Tensor
+
+from ringwide.errors import ConfigError
+from ringwide.training.config import TrainingConfig
 
 
 class Samples(Protocol):
@@ -55,3 +61,122 @@ class TensorSamples:
             # As bytes, because numpy, whose buffers hashlib reads, has no bfloat16.
             whole.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
         return whole.digest()
+
+
+# Who computes on which samples.
+#
+# Every epoch all ranks shuffle the same way and cut the order into steps of `size * batch_size * accumulate_batches`
+# samples; each rank takes its slice of every step. So no sample is seen twice in an epoch, and all ranks make the same
+# number of steps. The last step is smaller and its slices may differ by one, or be empty: a share therefore knows how
+# many samples the whole step has, so that each sample can be given the same weight. With `drop_last` it is left
+# out, and its samples come elsewhere in the order of the next epoch.
+
+
+@dataclass(frozen=True, slots=True)
+class SampleShare:
+    """One rank's part of one step: the indexes of its samples, batch by batch."""
+
+    batches: tuple[Tensor, ...]  # at least one, which is empty if this rank has no samples in this step
+    total: int  # samples of all ranks
+    samples: int  # of this rank
+
+
+def steps_per_epoch(
+    samples: int, *, batch_size: int, accumulate_batches: int, size: int, drop_last: bool = False
+) -> int:
+    per_step = batch_size * accumulate_batches * size
+    return samples // per_step if drop_last else ceil(samples / per_step)
+
+
+def shares(
+    samples: int,
+    *,
+    batch_size: int,
+    accumulate_batches: int,
+    rank: int,
+    size: int,
+    seed: int,
+    epoch: int,
+    first: int = 0,
+    drop_last: bool = False,
+) -> Iterator[SampleShare]:
+    """What this rank computes in each step of the epoch, from step `first` on."""
+    order = shuffled(samples, seed, epoch)
+    per_step = batch_size * accumulate_batches * size
+    taken = samples // per_step * per_step if drop_last else samples
+    for start in range(first * per_step, taken, per_step):
+        total = min(per_step, samples - start)
+        begin, end = start + rank * total // size, start + (rank + 1) * total // size
+        yield SampleShare(_cut(order, begin, end, batch_size), total, end - begin)
+
+
+def shuffled(count: int, *seed: int) -> Tensor:
+    """The same order on every machine."""
+    return torch.from_numpy(numpy.random.default_rng(seed).permutation(count))
+
+
+def _cut(order: Tensor, begin: int, end: int, batch_size: int) -> tuple[Tensor, ...]:
+    if end - begin <= batch_size:
+        return (order[begin:end],)
+    return tuple(order[start : min(start + batch_size, end)] for start in range(begin, end, batch_size))
+
+
+# Which samples in which step, from where training starts to where it ends.
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far training has come: the steps made in all, and where that is in the passes over the samples."""
+
+    step: int = 0
+    epoch: int = 0
+    step_in_epoch: int = 0
+
+
+class Course:
+    def __init__(self, config: TrainingConfig, *, samples: int, rank: int, size: int) -> None:
+        self._config, self._samples, self._rank, self._size = config, samples, rank, size
+        self.steps_per_epoch = steps_per_epoch(
+            samples,
+            batch_size=config.batch_size,
+            accumulate_batches=config.accumulate_batches,
+            size=size,
+            drop_last=config.drop_last,
+        )
+        if not self.steps_per_epoch:
+            needed = config.batch_size * config.accumulate_batches * size
+            raise ConfigError(
+                f"training.drop_last: true: a whole step needs {needed} samples (batch_size x accumulate_batches x"
+                f" nodes), but there are {samples}; make the batches smaller"
+            )
+        self.last_step = _last_step(config, self.steps_per_epoch)
+
+    def after(self, start: Position) -> Iterator[tuple[Position, SampleShare]]:
+        """Each share of this rank that comes after `start`, with the position that is reached by it."""
+        step, epoch, first = start.step, start.epoch, start.step_in_epoch
+        while True:
+            for in_epoch, share in enumerate(self._shares(epoch, first), start=first + 1):
+                if self.last_step is not None and step >= self.last_step:
+                    return
+                step += 1
+                yield Position(step, epoch, in_epoch), share
+            epoch, first = epoch + 1, 0
+
+    def _shares(self, epoch: int, first: int) -> Iterator[SampleShare]:
+        return shares(
+            self._samples,
+            batch_size=self._config.batch_size,
+            accumulate_batches=self._config.accumulate_batches,
+            rank=self._rank,
+            size=self._size,
+            seed=self._config.seed,
+            epoch=epoch,
+            first=first,
+            drop_last=self._config.drop_last,
+        )
+
+
+def _last_step(config: TrainingConfig, steps_per_epoch: int) -> int | None:
+    """None: only time ends it."""
+    by_epochs = None if config.epoch_limit is None else config.epoch_limit * steps_per_epoch
+    return min((limit for limit in (config.steps, by_epochs) if limit is not None), default=None)

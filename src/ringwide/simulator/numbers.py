@@ -8,7 +8,7 @@ import numpy as np
 
 from ringwide.collectives.plan import CollectiveKind
 from ringwide.compression.codecs.base import Array
-from ringwide.simulator.calling import ORDERED, REDUCING, Call, CodecSettings
+from ringwide.simulator.calls import ORDERED, REDUCING, CodecSettings, SimulatedCall
 from ringwide.tensors.arithmetic import Arithmetic, arithmetic_of
 from ringwide.tensors.bucket import Bucket, Label
 
@@ -41,14 +41,14 @@ def _arithmetic(dtype: str, op: str, size: int) -> Arithmetic:
     return arithmetic_of(dtype, op, size, half_precision="float32")
 
 
-class Material:
+class CallNumbers:
     """What all ranks bring to one call, and what it must give.
 
     Small integers, so that every sum is exact and lossless codecs find something to do; where a codec may lose
     something, numbers of which it does.
     """
 
-    def __init__(self, call: Call, size: int, codec_jobs: CodecSettings, seed: int) -> None:
+    def __init__(self, call: SimulatedCall, size: int, codec_jobs: CodecSettings, seed: int) -> None:
         self.call, self.size = call, size
         self.may_lose = [codec_jobs.may_lose(call, bucket) for bucket in range(len(call.buckets))]
         self.given = [self._given(bucket, seed) for bucket in range(len(call.buckets))]
@@ -80,10 +80,10 @@ class Material:
         return total
 
 
-class Memory:
+class SimulatedMemory:
     """One rank's buckets in one call, from its begin until they are the caller's again."""
 
-    def __init__(self, material: Material, rank: int, *, saves: bool) -> None:
+    def __init__(self, material: CallNumbers, rank: int, *, saves: bool) -> None:
         self._material, self._rank = material, rank
         self._saves = (
             saves and material.call.kind is not CollectiveKind.ALL_GATHER

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class FlatBucket:
     """Parameters of one dtype that travel together. Those of the model are views of these two flat tensors."""
 
     name: str
@@ -27,7 +27,7 @@ class Bucket:
         return self.gradients.nbytes
 
 
-def flatten(model: nn.Module, bucket_bytes: int) -> list[Bucket]:
+def flatten(model: nn.Module, bucket_bytes: int) -> list[FlatBucket]:
     """Move what the model learns into buckets of about `bucket_bytes`. Frozen parameters stay where they are."""
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return [_bucket(index, members) for index, members in enumerate(_grouped(learnt[::-1], bucket_bytes))]
@@ -45,7 +45,7 @@ def _grouped(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> Iterator[
         yield group
 
 
-def _bucket(index: int, members: Sequence[nn.Parameter]) -> Bucket:
+def _bucket(index: int, members: Sequence[nn.Parameter]) -> FlatBucket:
     count = sum(member.numel() for member in members)
     parameters = torch.empty(count, dtype=members[0].dtype)
     gradients = torch.zeros_like(parameters)
@@ -56,4 +56,4 @@ def _bucket(index: int, members: Sequence[nn.Parameter]) -> Bucket:
         member.data = parameters[part].view(member.shape)
         member.grad = gradients[part].view(member.shape)
         start = part.stop
-    return Bucket(f"gradients {index}", parameters, gradients, tuple(members))
+    return FlatBucket(f"gradients {index}", parameters, gradients, tuple(members))

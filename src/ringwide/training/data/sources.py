@@ -1,8 +1,4 @@
-"""The text of Python's standard library, to be continued character by character.
-
-Written to a cache once, and from then on read through a memory map: nodes on one machine share its pages, and only
-those are in memory that batches were cut from.
-"""
+"""Data sources that come with the package: clusters, digits, and the text of Python's standard library."""
 
 import hashlib
 import os
@@ -11,6 +7,7 @@ import sysconfig
 import tempfile
 import zlib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy
@@ -18,10 +15,79 @@ import torch
 from torch import Tensor
 
 from ringwide.errors import ConfigError
-from ringwide.training.data.samples import Data
+from ringwide.training.data.samples import Data, TensorSamples, shuffled
+
+CLASSES = 10
+FEATURES = 128
+TRAIN, TEST = 2560, 512
+SEED = 0  # fixed: runs with different seeds learn from the same samples
+DISTANCE = 0.33  # how far the centres spread; each cloud spreads 1. A linear model mistakes about one point in twenty
+
+
+def clusters() -> Data:
+    chance = numpy.random.default_rng(SEED)
+    centres = DISTANCE * chance.standard_normal((CLASSES, FEATURES))
+    return Data(
+        train=_around(centres, TRAIN, chance), test=_around(centres, TEST, chance), inputs=(FEATURES,), outputs=CLASSES
+    )
+
+
+def _around(centres: numpy.ndarray, count: int, chance: numpy.random.Generator) -> TensorSamples:
+    labels = numpy.arange(count) % CLASSES
+    # Rounded to float32 at the very end, which also hides what mathematical libraries compute differently.
+    points = centres[labels] + chance.standard_normal((count, FEATURES))
+    return TensorSamples(torch.from_numpy(points.astype(numpy.float32)), torch.from_numpy(labels))
+
+
+# Scikit-learn's 1,797 handwritten digits of 8x8 pixels.
+
+DIGITS_TEST_PART = 5  # one sample in five is held out
+SPLIT_SEED = 0  # fixed: runs with different seeds are tested on the same samples
+BRIGHTEST = 16
+
+
+def digits() -> Data:
+    pixels, labels = _load_digits()
+    features = torch.from_numpy(pixels).float().div_(BRIGHTEST)
+    targets = torch.from_numpy(labels).long()
+    order = shuffled(len(targets), SPLIT_SEED)
+    held_out, kept = order[: len(order) // DIGITS_TEST_PART], order[len(order) // DIGITS_TEST_PART :]
+    return Data(
+        train=TensorSamples(features[kept], targets[kept]),
+        test=TensorSamples(features[held_out], targets[held_out]),
+        inputs=(features.shape[1],),
+        outputs=int(targets.max()) + 1,
+    )
+
+
+def _load_digits() -> tuple[numpy.ndarray, numpy.ndarray]:
+    """From the file that scikit-learn brings, because importing it takes 1.4 s of every node's start."""
+    found = find_spec("sklearn")
+    if found is None or not found.submodule_search_locations:
+        raise ConfigError(
+            "training.data: 'digits' needs scikit-learn, which is not installed: pip install 'ringwide[experiments]'"
+        )
+    file = Path(found.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    if not file.exists():  # it is nowhere promised where scikit-learn keeps it
+        return _load_digits_slowly()
+    table = numpy.loadtxt(file, delimiter=",")
+    return table[:, :-1], table[:, -1]
+
+
+def _load_digits_slowly() -> tuple[numpy.ndarray, numpy.ndarray]:
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    return pixels, labels
+
+
+# The text of Python's standard library, to be continued character by character.
+#
+# Written to a cache once, and from then on read through a memory map: nodes on one machine share its pages, and only
+# those are in memory that batches were cut from.
 
 VOCABULARY = 128  # ASCII
-TEST_PART = 20  # the last twentieth is held out
+TEXT_TEST_PART = 20  # the last twentieth is held out
 SKIPPED = {
     *("site-packages", "dist-packages", "__pycache__"),  # not of the library
     *("test", "tests", "idle_test"),  # not installed everywhere
@@ -54,12 +120,12 @@ class TextSamples:
 def standard_library(*, text_bytes: int, context: int) -> Data:
     # A plain view, because a memmap makes a costly new memmap of everything that is cut from it.
     text = numpy.memmap(cached_text(text_bytes), dtype=numpy.uint8, mode="r").view(numpy.ndarray)
-    kept = len(text) - len(text) // TEST_PART
+    kept = len(text) - len(text) // TEXT_TEST_PART
     train, test = TextSamples(text[:kept], context), TextSamples(text[kept:], context)
     if not len(test):
         raise ConfigError(
             f"training.context: {context}: the held-out part of {len(text)} characters has no whole sample;"
-            f" make training.text_bytes at least {TEST_PART * (context + 1)} or training.context smaller"
+            f" make training.text_bytes at least {TEXT_TEST_PART * (context + 1)} or training.context smaller"
         )
     return Data(train=train, test=test, inputs=(context,), outputs=VOCABULARY)
 

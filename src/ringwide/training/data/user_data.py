@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ringwide.errors import ConfigError
 from ringwide.training.data.samples import Data, TensorSamples
-from ringwide.training.own import call, guarded
+from ringwide.training.user_code import call, guarded
 
 KEY = "training.data"
 EXPECTED = "it should return (train, test), each (inputs, targets) as tensors or arrays, or a dataset of such pairs"

@@ -1,13 +1,17 @@
 """What decides the bits that a run computes. It may not change when the run goes on from a checkpoint."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
+from ringwide.training.data.samples import Data
 
 # What may differ: when it ends and what it looks at on the way, not what it computes. Where the learning rate has
 # fallen is compared as the step that it comes to.
@@ -15,7 +19,7 @@ MAY_CHANGE = {"steps", "epochs", "seconds", "evaluate_every_steps", "overlap", "
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ResumeTerms:
     nodes: int
     training: Mapping[str, Any]
     ring: Mapping[str, Any]  # those of its settings that decide bits
@@ -28,9 +32,9 @@ class Terms:
 
 def terms_of(
     config: TrainingConfig, *, nodes: int, ring: Mapping[str, Any], last_step: int | None, data: bytes
-) -> Terms:
+) -> ResumeTerms:
     falls = config.schedule != "constant"
-    return Terms(
+    return ResumeTerms(
         nodes=nodes,
         training=config.model_dump(mode="json", exclude=MAY_CHANGE),
         ring=dict(ring),
@@ -39,7 +43,7 @@ def terms_of(
     )
 
 
-def require_equal_terms(then: Terms, now: Terms, path: object) -> None:
+def require_equal_terms(then: ResumeTerms, now: ResumeTerms, path: object) -> None:
     """`path`: the checkpoint, to name it."""
     if then.nodes != now.nodes:
         raise ConfigError(f"{path}: written by {then.nodes} nodes, this run has {now.nodes}; use as many")
@@ -82,3 +86,48 @@ def _told(value: Any) -> str:
     if not isinstance(value, Tensor):
         return f"a {type(value).__name__}"
     return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+
+
+# All ranks must learn from the same data in the same way: whoever differs is named before the first step.
+
+DIGEST_BYTES = 32
+
+
+class Gathers(Protocol):
+    @property
+    def rank(self) -> int: ...
+    async def all_gather(self, tensor: Any) -> list[Any]: ...
+
+
+async def agree(
+    ring: Gathers, config: TrainingConfig, data: Data, *, saves_every: int | None = None, resumes: bool = False
+) -> bytes:
+    """Returns the fingerprint of the data, which takes long to find for much of it."""
+    fingerprint = data.fingerprint()
+    ours = {
+        "settings under 'training'": _digest(config.model_dump(mode="json")),
+        "'checkpoint.every_steps'": _digest(saves_every),
+        "use of --resume": _digest(resumes),
+        f"data {config.data!r}": fingerprint,
+    }
+    sent = torch.frombuffer(bytearray(b"".join(ours.values())), dtype=torch.uint8)
+    everyone = [bytes(theirs.tolist()) for theirs in await ring.all_gather(sent)]
+    for index, what in enumerate(ours):
+        part = slice(index * DIGEST_BYTES, (index + 1) * DIGEST_BYTES)
+        _require_equal(ring.rank, [given[part] for given in everyone], what)
+    return fingerprint
+
+
+def _digest(value: Any) -> bytes:
+    """The same for the same value, in whatever order its keys were written."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
+
+
+def _require_equal(rank: int, given: list[bytes], what: str) -> None:
+    others = [other for other, theirs in enumerate(given) if theirs != given[0]]
+    if others:
+        named = ", ".join(map(str, others))
+        raise ConfigError(
+            f"training: rank {named} has other {what} than rank 0 (this is rank {rank}); give every node the same"
+            " experiment file and command line, the same files to read and the same version of Python"
+        )

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ringwide.training.stop import StopRequest
+from ringwide.training.progress import StopRequest
 
 BEAT_SECONDS = 0.1
 FASTEST_GROWTH = 2
@@ -27,7 +27,7 @@ class Compares(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class StopNote:
     """What all ranks know after asking."""
 
     step: int
@@ -35,12 +35,12 @@ class Beat:
     signal: int = 0
 
 
-class Pulse:
+class StopAgreement:
     def __init__(
         self, ring: Compares, *, seconds: Callable[[], float], stop: StopRequest, limit: float | None, first_step: int
     ) -> None:
         self._ring, self._seconds, self._stop, self._limit = ring, seconds, stop, limit
-        self._last = Beat(first_step - 1)
+        self._last = StopNote(first_step - 1)
         self._interval = 1
 
     @property
@@ -55,13 +55,13 @@ class Pulse:
         """Ask the others. True: all stop after this step."""
         news = torch.tensor([self._seconds(), float(self._stop.signal)], dtype=torch.float64)
         seconds, signal = (await self._ring.allreduce(news, op="max")).tolist()
-        beat = Beat(step, seconds, int(signal))
+        beat = StopNote(step, seconds, int(signal))
         self._interval = _interval(self._last, beat, self._limit)
         self._last = beat
         return bool(beat.signal) or (self._limit is not None and beat.seconds >= self._limit)
 
 
-def _interval(last: Beat, now: Beat, limit: float | None) -> int:
+def _interval(last: StopNote, now: StopNote, limit: float | None) -> int:
     """How many steps the next beat is away: what fits into a moment, and not past the end."""
     steps, seconds = now.step - last.step, now.seconds - last.seconds
     most = min(steps * FASTEST_GROWTH, MOST_STEPS)

@@ -30,7 +30,7 @@ LARGE = 5
 
 
 @dataclass(frozen=True)
-class Call:
+class SimulatedCall:
     """One collective that every rank calls."""
 
     kind: CollectiveKind
@@ -66,7 +66,7 @@ class CodecSettings:
             return list(registry.AUTO)
         return [registry.make(self.codec, shuffle=self.shuffle, fraction=0.2 if self.codec == "topk" else None)]
 
-    def may_lose(self, call: Call, bucket: int) -> bool:
+    def may_lose(self, call: SimulatedCall, bucket: int) -> bool:
         """Only sums of floats may be changed by a codec."""
         dtype, _ = call.buckets[bucket]
         return self.lossy and call.kind in REDUCING and call.op in ("sum", "mean") and dtype in _FLOATS
@@ -93,7 +93,7 @@ def codec_jobs_by(chance: Random) -> CodecSettings:
     )
 
 
-def calls_by(chance: Random, size: int, codec_jobs: CodecSettings) -> tuple[Call, ...]:
+def calls_by(chance: Random, size: int, codec_jobs: CodecSettings) -> tuple[SimulatedCall, ...]:
     """With error feedback or `auto`, what happened in one call changes the next one with the same tensors."""
     if codec_jobs.codec == "auto" or (codec_jobs.feedback and chance.random() < 0.5):
         call = call_by(
@@ -111,13 +111,13 @@ def calls_by(chance: Random, size: int, codec_jobs: CodecSettings) -> tuple[Call
 
 def call_by(
     chance: Random, size: int, codec_jobs: CodecSettings, kinds: tuple[CollectiveKind, ...] = _ODDS_OF_KINDS
-) -> Call:
+) -> SimulatedCall:
     kind = chance.choice(kinds)
     ops = _REDUCTIONS + codec_jobs.lossy * ("sum", "mean") * 4  # which alone may lose something
     op = chance.choice(ops if kind is CollectiveKind.ALLREDUCE else [op for op in ops if op != ORDERED])
     buckets = tuple(_bucket(chance, size, kind, op, codec_jobs) for _ in range(_bucket_count(chance, kind)))
     root = chance.randrange(size) if kind is CollectiveKind.BROADCAST else 0
-    return Call(kind, op, buckets, root=root, awaited=chance.random() < (0.8 if codec_jobs.feedback else 0.5))
+    return SimulatedCall(kind, op, buckets, root=root, awaited=chance.random() < (0.8 if codec_jobs.feedback else 0.5))
 
 
 def _bucket_count(chance: Random, kind: CollectiveKind) -> int:

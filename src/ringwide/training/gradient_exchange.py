@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ringwide.training.flat import Bucket
+from ringwide.training.flat_parameters import FlatBucket
 
 # The thread of the backward pass holds the interpreter for 5 ms unless told otherwise: an age for a small segment.
 SWITCH_SECONDS = 0.0002
@@ -29,7 +29,7 @@ class Averages(Protocol):
     def allreduce(self, tensors: Any, op: str = "mean", *, bucket: str = "") -> Coroutine[Any, Any, Any]: ...
 
 
-class Exchange(Protocol):
+class GradientExchange(Protocol):
     """Runs the computation and leaves the mean of all ranks in every bucket."""
 
     network_seconds: float  # in which something travelled, in all so far
@@ -42,7 +42,7 @@ class Exchange(Protocol):
 class Plain:
     """First compute, then travel."""
 
-    def __init__(self, ring: Averages, buckets: Sequence[Bucket]) -> None:
+    def __init__(self, ring: Averages, buckets: Sequence[FlatBucket]) -> None:
         self._ring, self._buckets = ring, buckets
         self.network_seconds = self.hidden_seconds = 0.0
 
@@ -63,7 +63,7 @@ class Plain:
 class Overlapped:
     """Compute in a thread; what is ready travels meanwhile."""
 
-    def __init__(self, ring: Averages, buckets: Sequence[Bucket]) -> None:
+    def __init__(self, ring: Averages, buckets: Sequence[FlatBucket]) -> None:
         self._ring, self._buckets = ring, buckets
         self.network_seconds = self.hidden_seconds = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ringwide-backward")
@@ -184,7 +184,7 @@ def _nobody_listens() -> None:
     pass
 
 
-def _travel(ring: Averages, bucket: Bucket) -> Coroutine[Any, Any, Any]:
+def _travel(ring: Averages, bucket: FlatBucket) -> Coroutine[Any, Any, Any]:
     return ring.allreduce(bucket.gradients, bucket=bucket.name)
 
 

@@ -1,0 +1,256 @@
+"""Models that an experiment can name, each as large as its data needs it. The transformer is after nanoGPT."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from math import isqrt, prod
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+from ringwide.errors import ConfigError
+from ringwide.training.config import TrainingConfig, is_import_path
+from ringwide.training.data.samples import Data
+from ringwide.training.user_code import call, guarded
+
+
+def linear(inputs: tuple[int, ...], outputs: int) -> nn.Module:
+    layer = nn.Linear(prod(inputs), outputs)
+    # Alone where nothing is to be flattened: the calls around it would take as long as its arithmetic.
+    return layer if len(inputs) == 1 else nn.Sequential(nn.Flatten(), layer)
+
+
+# Layers with nothing but numbers between them.
+
+
+def mlp(inputs: tuple[int, ...], hidden_sizes: tuple[int, ...], outputs: int) -> nn.Sequential:
+    sizes = (prod(inputs), *hidden_sizes, outputs)
+    layers: list[nn.Module] = [] if len(inputs) == 1 else [nn.Flatten()]
+    for wide, narrow in pairwise(sizes):
+        layers += [nn.Linear(wide, narrow), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+# A small convolutional network: each convolution looks at 3x3 pixels, and halves the picture for the next.
+
+
+class Pictures(nn.Module):
+    """Samples as channels of rows of pixels, whatever they come as."""
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.reshape(len(inputs), *self.shape)
+
+
+def cnn(inputs: tuple[int, ...], channels: tuple[int, ...], outputs: int) -> nn.Sequential:
+    before, height, width = picture_shape(inputs)
+    layers: list[nn.Module] = [Pictures((before, height, width))]
+    for after in channels:
+        layers += [nn.Conv2d(before, after, kernel_size=3, padding=1), nn.ReLU()]
+        if min(height, width) > 1:
+            layers.append(nn.MaxPool2d(2))
+            height, width = height // 2, width // 2
+        before = after
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * height * width, outputs))
+
+
+def picture_shape(inputs: tuple[int, ...]) -> tuple[int, int, int]:
+    """Channels, height and width."""
+    match inputs:
+        case (channels, height, width):
+            return channels, height, width
+        case (height, width):
+            return 1, height, width
+        case (pixels,) if isqrt(pixels) ** 2 == pixels:
+            return 1, isqrt(pixels), isqrt(pixels)
+    raise ConfigError(
+        f"training.model: 'cnn': samples of shape {inputs} are no pictures; they should be (channels, height, width),"
+        " (height, width) or the pixels of a square"
+    )
+
+
+# A small decoder: guesses each next character from those before it. After nanoGPT.
+
+SPREAD = 0.02  # of the first parameters
+
+
+class Attention(nn.Module):
+    """Each place asks those before it, and itself."""
+
+    def __init__(self, width: int, heads: int, dropout: float, spread: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.query_key_value = _layer(width, 3 * width)
+        self.answer = _layer(width, width, spread)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        batch, places, width = inputs.shape
+        by_head = self.query_key_value(inputs).view(batch, places, 3, self.heads, width // self.heads)
+        query, key, value = by_head.permute(2, 0, 3, 1, 4)
+        dropout = self.dropout if self.training else 0.0
+        heard = scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        answer: Tensor = self.answer(heard.transpose(1, 2).reshape(batch, places, width))
+        return answer
+
+
+class Block(nn.Module):
+    """Adds twice to what passes through: what the places before have to say, and what it makes of that."""
+
+    def __init__(self, width: int, heads: int, dropout: float, spread: float) -> None:
+        super().__init__()
+        self.before_attention, self.before_thought = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads, dropout, spread)
+        self.thought, self.conclusion = _layer(width, 4 * width), _layer(4 * width, width, spread)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inputs = inputs + self.dropout(self.attention(self.before_attention(inputs)))
+        thought = gelu(self.thought(self.before_thought(inputs)))
+        result: Tensor = inputs + self.dropout(self.conclusion(thought))
+        return result
+
+
+class Transformer(nn.Module):
+    def __init__(self, *, vocabulary: int, context: int, layers: int, heads: int, width: int, dropout: float) -> None:
+        super().__init__()
+        spread = SPREAD / (2 * layers) ** 0.5  # so that the sum of what blocks add does not grow with their number
+        self.characters, self.places = _embedding(vocabulary, width), _embedding(context, width)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.Sequential(*(Block(width, heads, dropout, spread) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        # What a character is when it is read is also what it is when it is guessed: one tensor, two uses.
+        self.head.weight = self.characters.weight
+
+    def forward(self, characters: Tensor) -> Tensor:
+        places = self.places.weight[: characters.shape[1]]
+        guesses: Tensor = self.head(self.norm(self.blocks(self.dropout(self.characters(characters) + places))))
+        return guesses
+
+
+def _layer(inputs: int, outputs: int, spread: float = SPREAD) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.normal_(layer.weight, std=spread)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _embedding(entries: int, width: int) -> nn.Embedding:
+    embedding = nn.Embedding(entries, width)
+    nn.init.normal_(embedding.weight, std=SPREAD)
+    return embedding
+
+
+# A model of a user's own, whose mistakes are told in one sentence.
+
+Forward = Callable[[Tensor], Tensor]
+
+
+def forward_of(config: TrainingConfig, model: nn.Module) -> Forward:
+    """How to call it. Models that are built in are called as they are: nothing is checked in every step."""
+    if not is_import_path(config.model):
+        return model
+    where = f"training.model: {config.model!r}"
+    call = guarded(model, where)
+
+    def forward(inputs: Tensor) -> Tensor:
+        try:
+            outputs = call(inputs)
+        except ConfigError as error:
+            raise ConfigError(f"{error}{_cure(config, model, inputs)}") from error.__cause__
+        _check(outputs, where)
+        return outputs  # type: ignore[no-any-return]
+
+    return forward
+
+
+def _check(outputs: object, where: str) -> None:
+    if not isinstance(outputs, Tensor):
+        raise ConfigError(f"{where}: its forward returned a {type(outputs).__name__}; it should return a tensor")
+    if torch.is_grad_enabled() and not outputs.requires_grad:
+        raise ConfigError(
+            f"{where}: its forward returned a tensor without gradients, so nothing can be learnt;"
+            " look for detach, no_grad, numpy or argmax in it"
+        )
+
+
+def _cure(config: TrainingConfig, model: nn.Module, inputs: Tensor) -> str:
+    """Batch normalisation cannot learn from one sample, which the last step of an epoch may leave for a rank."""
+    if not model.training or len(inputs) != 1 or config.batch_size == 1:
+        return ""
+    return "; this batch has one sample: training.drop_last: true leaves out the last, smaller step of an epoch"
+
+
+# The model an experiment asks for, as large as its data needs it.
+
+
+def build_model(config: TrainingConfig, data: Data) -> nn.Module:
+    if is_import_path(config.model):
+        return _own_model(config, data)
+    if is_import_path(config.data):
+        _check_fits(config, data)
+    match config.model:
+        case "linear":
+            return linear(data.inputs, data.outputs)
+        case "mlp":
+            return mlp(data.inputs, config.hidden_sizes, data.outputs)
+        case "cnn":
+            return cnn(data.inputs, config.channels, data.outputs)
+        case _:
+            return _transformer(config, data)
+
+
+def _transformer(config: TrainingConfig, data: Data) -> nn.Module:
+    return Transformer(
+        vocabulary=data.outputs,
+        context=data.inputs[0],
+        layers=config.layers,
+        heads=config.heads,
+        width=config.width,
+        dropout=config.dropout,
+    )
+
+
+def _own_model(config: TrainingConfig, data: Data) -> nn.Module:
+    offered = {"inputs": data.inputs, "outputs": data.outputs}
+    model = call(config.model, "training.model", config.model_options, offered)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"training.model: {config.model!r}: returned a {type(model).__name__}; it should return a torch.nn.Module"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"training.model: {config.model!r}: has no parameters that can be trained")
+    return model
+
+
+def _check_fits(config: TrainingConfig, data: Data) -> None:
+    """Data of a user's own may be anything; a model that is built in is for some shapes and types."""
+    where = f"training.data: {config.data!r}"
+    inputs, _ = data.train.batch(torch.zeros(1, dtype=torch.int64))
+    if data.outputs < 1:
+        raise ConfigError(f"{where}: how many outputs model {config.model!r} needs cannot be seen from its targets")
+    if config.model == "transformer":
+        _check_text(inputs, data, where)
+    elif not data.inputs or inputs.dtype != torch.float32:
+        raise ConfigError(
+            f"{where}: inputs are {_told(inputs)}; model {config.model!r} needs float32 of shape (n, ...)"
+        )
+
+
+def _check_text(inputs: Tensor, data: Data, where: str) -> None:
+    if len(data.inputs) != 1 or inputs.dtype not in (torch.int32, torch.int64):
+        raise ConfigError(f"{where}: inputs are {_told(inputs)}; a transformer needs int64 of shape (n, characters)")
+    lowest, highest = int(inputs.min()), int(inputs.max())
+    if lowest < 0 or highest >= data.outputs:
+        raise ConfigError(
+            f"{where}: inputs go from {lowest} to {highest},"
+            f" but a transformer with {data.outputs} outputs takes 0 to {data.outputs - 1}"
+        )
+
+
+def _told(inputs: Tensor) -> str:
+    shape = ", ".join(["n", *map(str, inputs.shape[1:])])
+    return f"{str(inputs.dtype).removeprefix('torch.')} of shape ({shape})"

@@ -1,0 +1,128 @@
+"""What this rank has done: steps wait here until somebody is told of them, and are summed up for the end."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import nan
+from typing import Any, Protocol
+
+from ringwide.training.progress import Progress, TrainingStep
+
+
+class Stopwatch:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._before = clock, 0.0
+        self._since: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self._before + (0.0 if self._since is None else self._clock() - self._since)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._since = self._clock()
+        try:
+            yield
+        finally:
+            self._before, self._since = self.seconds, None
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        self._before, self._since = self.seconds, None
+        try:
+            yield
+        finally:
+            self._since = self._clock()
+
+
+# What a ring has sent, in a form of which the part before something can be taken away.
+
+
+class TrafficSource(Protocol):
+    """Since the ring was joined. One that encodes also has `links`, each with what was `sent` by codec."""
+
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def bytes_received(self) -> int: ...
+    @property
+    def codec_seconds(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    raw_bytes: int = 0  # of segments, before they were encoded
+    wire_bytes: int = 0  # of the same, as they were sent
+    codec_seconds: float = 0.0
+
+    @property
+    def compression_ratio(self) -> float:
+        return self.raw_bytes / self.wire_bytes if self.wire_bytes else 1.0
+
+    def __sub__(self, before: "Traffic") -> "Traffic":
+        return Traffic(
+            bytes_sent=self.bytes_sent - before.bytes_sent,
+            bytes_received=self.bytes_received - before.bytes_received,
+            raw_bytes=self.raw_bytes - before.raw_bytes,
+            wire_bytes=self.wire_bytes - before.wire_bytes,
+            codec_seconds=self.codec_seconds - before.codec_seconds,
+        )
+
+
+def traffic_of(statistics: TrafficSource) -> Traffic:
+    sent = [tally for link in getattr(statistics, "links", ()) for tally in link.sent]
+    return Traffic(
+        bytes_sent=statistics.bytes_sent,
+        bytes_received=statistics.bytes_received,
+        raw_bytes=sum(tally.raw_bytes for tally in sent),
+        wire_bytes=sum(tally.wire_bytes for tally in sent),
+        codec_seconds=statistics.codec_seconds,
+    )
+
+
+RECENT_STEPS = 50
+
+
+class StepJournal:
+    def __init__(self, tell: Callable[[Any], None], statistics: Callable[[], TrafficSource]) -> None:
+        self._tell, self._statistics = tell, statistics
+        self._not_training = traffic_of(statistics())  # what was sent before it, or while it rested
+        self._untold: list[TrainingStep] = []
+        self._recent: deque[TrainingStep] = deque(maxlen=RECENT_STEPS)
+        self.steps = self.batches = self.samples = 0
+
+    def enter(self, step: TrainingStep, batches: int) -> None:
+        self._untold.append(step)
+        self._recent.append(step)
+        self.steps += 1
+        self.batches += batches
+        self.samples += step.samples
+
+    @property
+    def loss(self) -> float:
+        """The mean over this rank's samples of its last steps: one batch alone says little, an epoch is long ago.
+        NaN if it had no samples."""
+        samples = sum(step.samples for step in self._recent)
+        return sum(step.loss * step.samples for step in self._recent) / samples if samples else nan
+
+    def traffic(self) -> Traffic:
+        """Of training alone."""
+        return traffic_of(self._statistics()) - self._not_training
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """What is sent meanwhile is not of training."""
+        before = self.traffic()
+        try:
+            yield
+        finally:
+            self._not_training = traffic_of(self._statistics()) - before
+
+    def tell(self) -> None:
+        if self._untold:
+            traffic = self.traffic()
+            self._tell(Progress(tuple(self._untold), traffic.bytes_sent, traffic.bytes_received))
+            self._untold.clear()
