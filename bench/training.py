@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.fleet import run_workers
 from bench.machine import describe_machine
-from ringwide.experiment.file.loading import load_experiment
+from ringwide.experiment.config import load_experiment
 
 BEST = Path(__file__).parent.parent / "configs" / "forerunner" / "6-direct.yaml"
 RESULT = Path(__file__).parent / "results" / "training.json"

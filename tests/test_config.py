@@ -11,7 +11,7 @@ from ringwide.bootstrap.key_file import make_key_file
 from ringwide.config.field_marks import DECIDES_BITS, EQUAL, fields_that
 from ringwide.config.ring_config import CODECS, RingConfig
 from ringwide.errors import ConfigError
-from ringwide.experiment.file.loading import load_experiment
+from ringwide.experiment.config import load_experiment
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (

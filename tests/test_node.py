@@ -9,8 +9,8 @@ import pytest
 
 from ringwide.bootstrap.key_file import make_key_file
 from ringwide.config.ring_config import RingConfig
-from ringwide.experiment.fleet.ports import free_ports, write_peers
-from ringwide.experiment.messages import decode
+from ringwide.experiment.launch import free_ports, write_peers
+from ringwide.experiment.node_messages import decode
 from ringwide.node import main
 from ringwide.ring import Ring, join
 from ringwide.training.progress import Evaluation, Result, TrainingPlan

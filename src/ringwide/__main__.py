@@ -11,7 +11,7 @@ from ringwide import __version__, node
 from ringwide.config.command_line import Parser, finish
 
 if TYPE_CHECKING:
-    from ringwide.experiment.fleet.launch import Place
+    from ringwide.experiment.launch import NodeHost
 
 RUN_DESCRIPTION = """\
 Start every node of an experiment as a process of its own on this machine, or with --on ray on the machines of a Ray
@@ -103,24 +103,24 @@ def _run(arguments: argparse.Namespace) -> int:
     )
 
 
-def _place(arguments: argparse.Namespace) -> "Callable[[], AbstractContextManager[Place]]":
+def _place(arguments: argparse.Namespace) -> "Callable[[], AbstractContextManager[NodeHost]]":
     from ringwide.errors import ConfigError
-    from ringwide.experiment.fleet.launch import Here
+    from ringwide.experiment.launch import ThisMachine
 
     if arguments.on == "ray":
-        from ringwide.experiment.ray.place import on_ray
+        from ringwide.experiment.ray.launcher import on_ray
 
         return lambda: on_ray(arguments.address, arguments.cpus_per_node)
     for option, value in (("--address", arguments.address), ("--cpus-per-node", arguments.cpus_per_node)):
         if value is not None:
             raise ConfigError(f"{option} {value}: this is about a Ray cluster; add --on ray, or leave it out")
-    return lambda: nullcontext(Here())
+    return lambda: nullcontext(ThisMachine())
 
 
 def _report(arguments: argparse.Namespace) -> int:
     from datetime import datetime
 
-    from ringwide.experiment.report.command import report
+    from ringwide.experiment.report.writing import report
 
     return report(arguments.runs, arguments.out, sys.stdout, now=datetime.now())
 
@@ -135,7 +135,7 @@ def _schema(_: argparse.Namespace) -> int:
 
 
 def _keys(_: argparse.Namespace) -> int:
-    from ringwide.experiment.file.reference import keys_reference
+    from ringwide.experiment.config import keys_reference
 
     print(keys_reference())
     return 0

@@ -79,7 +79,7 @@ def _place(arguments: argparse.Namespace) -> "AssignedRank":
 
 
 async def _check(arguments: argparse.Namespace) -> int:
-    from ringwide.experiment.node.others import others_of
+    from ringwide.experiment.find_peers import others_of
     from ringwide.observe.check import Row, check, document, header, line, verdict
     from ringwide.ring import join
 
@@ -103,18 +103,18 @@ async def _check(arguments: argparse.Namespace) -> int:
 
 
 async def _experiment(arguments: argparse.Namespace) -> int:
-    from ringwide.experiment.file.variants import load_variants
-    from ringwide.experiment.node.alone import run_alone, run_and_tell, run_quietly
-    from ringwide.experiment.node.others import others_of
-    from ringwide.experiment.node.part import Part
-    from ringwide.experiment.node.stopping import Stopping
+    from ringwide.experiment.find_peers import others_of
+    from ringwide.experiment.node_runner import run_alone, run_and_tell, run_quietly
+    from ringwide.experiment.stop_signals import NodeStop
+    from ringwide.experiment.sweep import load_variants
+    from ringwide.experiment.worker import Worker
 
     variants = load_variants(arguments.config, _overrides(arguments))
     # A model or data of the user's own is looked for beside the experiment, and here.
     sys.path[:0] = [str(arguments.config.resolve().parent), str(Path.cwd())]
     place = _place(arguments)
     listener = None if arguments.listener is None else socket.socket(fileno=arguments.listener)
-    part = Part(place.rank, others_of(place, listener), arguments.config, Stopping(), arguments.resume)
+    part = Worker(place.rank, others_of(place, listener), arguments.config, NodeStop(), arguments.resume)
     if arguments.json:
         return await part.stopping.run(run_and_tell(part, variants, arguments.run_directory))
     if not part.speaks:
@@ -124,7 +124,7 @@ async def _experiment(arguments: argparse.Namespace) -> int:
 
 def _ring_config(arguments: argparse.Namespace) -> "RingConfig":
     from ringwide.errors import ConfigError
-    from ringwide.experiment.file.loading import load_ring
+    from ringwide.experiment.config import load_ring
 
     if arguments.resume is not None:
         raise ConfigError(f"--resume {arguments.resume}: without an experiment nothing goes on; name it with --config")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ringwide.experiment.halt import SIGNALS
+from ringwide.experiment.stop_signals import SIGNALS
 
 
 @pytest.fixture(autouse=True)

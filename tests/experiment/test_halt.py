@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from experiment.heeding import heeding  # noqa: F401
-from ringwide.experiment.halt import Halt, halted_by_signals
+from ringwide.experiment.stop_signals import StopSignals, halted_by_signals
 
 HANG_UP = """
 import asyncio, os, signal, sys
-from ringwide.experiment.halt import halted_by_signals
+from ringwide.experiment.stop_signals import halted_by_signals
 
 async def main():
     with halted_by_signals() as halt:
@@ -34,7 +34,7 @@ async def test_the_first_signal_asks_and_the_second_insists() -> None:
 
 
 async def test_a_third_signal_changes_nothing() -> None:
-    halt = Halt()
+    halt = StopSignals()
     for number in (1, 2, 15):
         halt.ask(number)
     assert (halt.asked.result(), halt.insisted.result()) == (1, 2)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ringwide.experiment.messages import Message, decode, encode
+from ringwide.experiment.node_messages import Message, decode, encode
 from ringwide.training.progress import Evaluation, Progress, Result, TrainingPlan, TrainingStep
 
 STEP = TrainingStep(

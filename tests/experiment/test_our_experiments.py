@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.experiment.file.variants import load_variants
+from ringwide.experiment.sweep import load_variants
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.yaml"))

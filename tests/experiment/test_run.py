@@ -17,11 +17,11 @@ import uvloop
 from experiment.heeding import heeding  # noqa: F401
 from experiment.told import plan, progress, result, step
 from ringwide.errors import ConfigError, RingwideError
-from ringwide.experiment.fleet import fleet, launch
-from ringwide.experiment.fleet.fleet import NodeFailed
-from ringwide.experiment.fleet.nursery import Task
-from ringwide.experiment.fleet.process import Command
-from ringwide.experiment.messages import Message, encode
+from ringwide.experiment import fleet, launch
+from ringwide.experiment.fleet import NodeFailed
+from ringwide.experiment.forkserver import Task
+from ringwide.experiment.node_messages import Message, encode
+from ringwide.experiment.node_process import Command
 from ringwide.experiment.run import run_experiment
 
 pytestmark = pytest.mark.system
@@ -319,7 +319,7 @@ def test_a_signal_between_two_variants_ends_the_sweep(run: Run) -> None:
 
 
 def test_a_dry_run_starts_and_writes_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringwide.experiment.file.outline.outline", lambda variants: f"{len(variants)} variants")
+    monkeypatch.setattr("ringwide.experiment.outline.outline", lambda variants: f"{len(variants)} variants")
     assert run(well, SWEEP, dry_run=True) == 0
     assert run.out.getvalue() == "2 variants\n"
     assert run.variants == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.experiment.fleet.ports import free_ports
+from ringwide.experiment.launch import free_ports
 
 pytestmark = pytest.mark.system
 

@@ -1,10 +1,17 @@
 """What an experiment file may say."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
+from ringwide.config.document import Document, read_document
 from ringwide.config.ring_config import RingConfig
+from ringwide.config.validation import block_of, blocks, checked, overridden
+from ringwide.config.yaml_text import written_size
+from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
 
 Logging = Literal["silent", "normal", "verbose"]
@@ -25,7 +32,7 @@ class CheckpointConfig(BaseModel):
     )
 
 
-class Reference(BaseModel):
+class ReferenceConfig(BaseModel):
     """Figures of something else, shown in the report beside those of the run. What is not known is left out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,7 +55,7 @@ class ReportConfig(BaseModel):
     directory: str = Field(default="runs", min_length=1, description="Where each run gets a directory of its own.")
     html: bool = Field(default=True, description="Draw report.html beside the tables and figures.")
     notes: str = Field(default="", max_length=10_000, description="A paragraph for the reader of the report.")
-    beside: tuple[Reference, ...] = Field(default=(), description="Figures to show beside those of this run.")
+    beside: tuple[ReferenceConfig, ...] = Field(default=(), description="Figures to show beside those of this run.")
 
 
 class ExperimentConfig(BaseModel):
@@ -74,3 +81,70 @@ class ExperimentConfig(BaseModel):
         description="Keys, such as `ring.codec`, each with a list of values: every combination is run, one after the"
         " other, and they are compared in one report. A value may be a block: its keys are set together.",
     )
+
+
+# An experiment file in, a checked configuration out; a mistake becomes one sentence that says where and what to do.
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """`overrides` are what the command line has after each --set: a dotted key, =, and a value as in the file."""
+    return checked(overridden(read_document(path), overrides), ExperimentConfig)
+
+
+class _RingAlone(BaseModel):
+    """What can be said without an experiment."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ring: RingConfig = Field(default_factory=RingConfig)
+
+
+def load_ring(overrides: Sequence[str]) -> RingConfig:
+    """The settings of a ring from the command line alone, written as for an experiment: ring.lanes=2."""
+    document = overridden(Document(Path("the command line"), {}, {}), overrides)
+    for key in document.data:
+        if key not in _RingAlone.model_fields:
+            raise ConfigError(
+                f"{document.place((key,))}: {key} is for an experiment; name its file with --config, or set keys of "
+                "the ring alone, as in --set ring.encrypt=true"
+            )
+    return checked(document, _RingAlone).ring
+
+
+# Every key of an experiment file as Markdown: a table for each block.
+
+OUTERMOST = "The outermost keys"
+
+
+def keys_reference() -> str:
+    return "\n\n".join(_section(name, model) for name, model in blocks(ExperimentConfig))
+
+
+def _section(name: str, model: type[BaseModel]) -> str:
+    rows = [f"| `{key}` | {_default(field)} | {_meaning(key, field)} |" for key, field in model.model_fields.items()]
+    title = f"`{name}`" if name else OUTERMOST
+    return "\n".join([f"### {title}", "", "| key | default | meaning |", "| --- | --- | --- |", *rows])
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    return "a block" if isinstance(field.default, BaseModel) else f"`{_as_written(field.default)}`"
+
+
+def _meaning(key: str, field: FieldInfo) -> str:
+    see = " Its keys are below." if block_of(field) else ""
+    return f"{field.description or key}{see}".replace("|", "\\|")
+
+
+def _as_written(value: Any) -> str:
+    match value:
+        case ByteSize():
+            return str(written_size(value))
+        case None | True | False:
+            return {None: "null", True: "true", False: "false"}[value]
+        case tuple():
+            return f"[{', '.join(map(_as_written, value))}]"
+        case "":
+            return '""'
+    return str(value)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ringwide.errors import ConfigError, RingwideError
-from ringwide.experiment.file.variants import Variant, load_variants
-from ringwide.experiment.fleet.launch import Here, Launch, Outcome, Place, run_variant
-from ringwide.experiment.fleet.seam import name_of_signal
-from ringwide.experiment.halt import ENDED_BY_SIGNAL, halted_by_signals
-from ringwide.experiment.record.recorder import FORMAT, RESULTS, UNFINISHED, Status, new_directory, write_json
+from ringwide.experiment.fleet import name_of_signal
+from ringwide.experiment.launch import Launch, NodeHost, RunOutcome, ThisMachine, run_variant
+from ringwide.experiment.recorder import FORMAT, RESULTS, UNFINISHED, Status, new_directory, write_json
+from ringwide.experiment.stop_signals import ENDED_BY_SIGNAL, halted_by_signals
+from ringwide.experiment.sweep import Variant, load_variants
 
 
 async def run_experiment(
@@ -22,7 +22,7 @@ async def run_experiment(
     overrides: Sequence[str] = (),
     dry_run: bool = False,
     resume: Path | None = None,
-    place: Callable[[], AbstractContextManager[Place]] = lambda: nullcontext(Here()),
+    place: Callable[[], AbstractContextManager[NodeHost]] = lambda: nullcontext(ThisMachine()),
 ) -> int:
     """`place`: where the nodes run, asked for when the experiment is known to be right."""
     variants = load_variants(path, overrides)
@@ -30,7 +30,7 @@ async def run_experiment(
     if resume is not None:
         _check_resume(resume, variants)
     if dry_run:
-        from ringwide.experiment.file.outline import outline
+        from ringwide.experiment.outline import outline
 
         print(outline(variants), file=out)
         return 0
@@ -60,11 +60,11 @@ def _check_resume(resume: Path, variants: Sequence[Variant]) -> None:
         raise ConfigError(f"--resume {resume}: there is no such directory; name that of a run, as in runs/NAME-TIME")
 
 
-async def _run_one(launch: Launch, variant: Variant) -> Outcome:
+async def _run_one(launch: Launch, variant: Variant) -> RunOutcome:
     return await run_variant(launch, variant, new_directory(variant.config, datetime.now()))
 
 
-async def _run_sweep(launch: Launch, variants: Sequence[Variant]) -> Outcome:
+async def _run_sweep(launch: Launch, variants: Sequence[Variant]) -> RunOutcome:
     sweep = _Sweep(variants)
     for number, variant in enumerate(variants, start=1):
         if variant.config.logging != "silent":
@@ -72,13 +72,13 @@ async def _run_sweep(launch: Launch, variants: Sequence[Variant]) -> Outcome:
         outcome = await run_variant(launch, variant, sweep.begin(variant))
         if outcome.status != "complete":
             return sweep.finish(
-                Outcome(outcome.status, f"{variant.label}: {outcome.reason}", outcome.error), launch.out
+                RunOutcome(outcome.status, f"{variant.label}: {outcome.reason}", outcome.error), launch.out
             )
         await launch.halt.catch_up()
         if launch.halt.asked.done() and number < len(variants):
             reason = f"{name_of_signal(launch.halt.asked.result())} after {variant.label}"
-            return sweep.finish(Outcome("stopped", reason), launch.out)
-    return sweep.finish(Outcome("complete"), launch.out)
+            return sweep.finish(RunOutcome("stopped", reason), launch.out)
+    return sweep.finish(RunOutcome("complete"), launch.out)
 
 
 class _Sweep:
@@ -98,14 +98,14 @@ class _Sweep:
         self._write("failed", UNFINISHED)
         return directory
 
-    def finish(self, outcome: Outcome, out: TextIO) -> Outcome:
+    def finish(self, outcome: RunOutcome, out: TextIO) -> RunOutcome:
         from ringwide.experiment.report import write_report
 
         try:
             self._write(outcome.status, outcome.reason)
             report = write_report(self._directory)
         except (OSError, RingwideError) as error:
-            return outcome if outcome.error else Outcome("failed", str(error), error)
+            return outcome if outcome.error else RunOutcome("failed", str(error), error)
         if not self._silent and not isinstance(outcome.error, OSError):
             print(_comparison(self._directory), f"report of all variants: {report}", sep="\n", file=out, flush=True)
         return outcome
@@ -126,8 +126,8 @@ class _Sweep:
 
 def _comparison(directory: Path) -> str:
     from ringwide.experiment.report import tables, writing
-    from ringwide.experiment.report.reading import read
-    from ringwide.experiment.report.table import text
+    from ringwide.experiment.report.run_files import read
+    from ringwide.experiment.report.tables import text
 
     return text(tables.comparison(writing.all_runs([read(directory)])))
 

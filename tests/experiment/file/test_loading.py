@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from ringwide.errors import ConfigError
-from ringwide.experiment.file.loading import load_experiment
+from ringwide.experiment.config import load_experiment
 
 HEAD = "name: t\nnodes: 2\n"
 

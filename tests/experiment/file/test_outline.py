@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from in_memory_ring import Meeting
 
-from ringwide.experiment.file.outline import outline, plan_of
-from ringwide.experiment.file.variants import load_variants
+from ringwide.experiment.outline import outline, plan_of
+from ringwide.experiment.sweep import load_variants
 from ringwide.training.loop import train
 
 HEAD = "name: t\nnodes: 4\n"

@@ -7,10 +7,9 @@ import pytest
 
 from ringwide.__main__ import main
 from ringwide.config.validation import blocks
-from ringwide.experiment.config import ExperimentConfig
-from ringwide.experiment.file.outline import outline
-from ringwide.experiment.file.reference import keys_reference
-from ringwide.experiment.file.variants import load_variants
+from ringwide.experiment.config import ExperimentConfig, keys_reference
+from ringwide.experiment.outline import outline
+from ringwide.experiment.sweep import load_variants
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "experiments.md").read_text()
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOCUMENT, re.DOTALL)

@@ -5,8 +5,8 @@ import pytest
 import yaml
 
 from ringwide.errors import ConfigError
-from ringwide.experiment.file.loading import load_experiment
-from ringwide.experiment.file.variants import load_variants, write_document
+from ringwide.experiment.config import load_experiment
+from ringwide.experiment.sweep import load_variants, write_document
 
 HEAD = "name: t\nnodes: 2\n"
 

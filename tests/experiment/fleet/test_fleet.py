@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 
 from experiment.heeding import heeding  # noqa: F401
-from ringwide.experiment.fleet import fleet
-from ringwide.experiment.fleet.fleet import NodeFailed, culprit, run_fleet
-from ringwide.experiment.fleet.nursery import Task
-from ringwide.experiment.fleet.process import Command
-from ringwide.experiment.fleet.seam import Exit
-from ringwide.experiment.fleet.words import LAST_WORDS, LONGEST_LINE
-from ringwide.experiment.halt import Halt
+from ringwide.experiment import fleet
+from ringwide.experiment.fleet import Exit, NodeFailed, culprit, run_fleet
+from ringwide.experiment.forkserver import Task
+from ringwide.experiment.node_process import LAST_WORDS, LONGEST_LINE, Command
+from ringwide.experiment.stop_signals import StopSignals
 
 PAUSE = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
 OBEDIENT = """
@@ -126,7 +124,7 @@ class Asker:
     """Asks the fleet to stop once `count` nodes have said who they are."""
 
     def __init__(self, count: int, *numbers: int) -> None:
-        self.halt, self.pids, self.answers = Halt(), [], []
+        self.halt, self.pids, self.answers = StopSignals(), [], []
         self._count, self._numbers = count, numbers
 
     def __call__(self, rank: int, line: str) -> None:

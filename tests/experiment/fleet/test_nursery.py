@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.experiment.fleet.nursery import SERVER_WAS_LOST, Child, Task, fork
+from ringwide.experiment.forkserver import SERVER_WAS_LOST, Child, Task, fork
 
 pytestmark = pytest.mark.system
 
@@ -21,7 +21,7 @@ LAUNCHER = f"""
 import asyncio, json, os, signal, sys
 from multiprocessing import forkserver
 from ringwide.experiment.fleet import nursery
-from ringwide.experiment.fleet.nursery import Task, fork
+from ringwide.experiment.forkserver import Task, fork
 
 nursery.PRELOADED = "json"
 coded = lambda code: Task("experiment.coded", [code], import_from=[{TESTS!r}])

@@ -12,8 +12,8 @@ import pytest
 
 from experiment.heeding import heeding  # noqa: F401
 from experiment.told import plan, progress, result, step
-from ringwide.experiment.halt import SIGNALS
-from ringwide.experiment.messages import encode
+from ringwide.experiment.node_messages import encode
+from ringwide.experiment.stop_signals import SIGNALS
 
 pytestmark = pytest.mark.system
 
@@ -36,7 +36,7 @@ LAUNCHER = f"""
 import sys
 from ringwide.__main__ import main
 from ringwide.experiment.fleet import launch, nursery
-from ringwide.experiment.fleet.process import Command
+from ringwide.experiment.node_process import Command
 
 nursery.PRELOADED = sys.argv[1]
 launch.node_command = lambda *_: Command(nursery.Task("experiment.coded", [{NODE!r}], [{str(TESTS)!r}]))

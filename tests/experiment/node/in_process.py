@@ -6,11 +6,11 @@ from typing import Any
 import yaml
 
 from local_ring import own_ports
-from ringwide.experiment.file.variants import Variant, load_variants
-from ringwide.experiment.fleet.ports import write_peers
-from ringwide.experiment.node.others import Listed
-from ringwide.experiment.node.part import Part
-from ringwide.experiment.node.stopping import Stopping
+from ringwide.experiment.find_peers import ListedPeers
+from ringwide.experiment.launch import write_peers
+from ringwide.experiment.stop_signals import NodeStop
+from ringwide.experiment.sweep import Variant, load_variants
+from ringwide.experiment.worker import Worker
 
 TRAINING = {"hidden_sizes": [8], "batch_size": 300, "steps": 3}
 
@@ -24,5 +24,5 @@ def experiment(directory: Path, nodes: int = 1, **keys: Any) -> list[Variant]:
     return load_variants(directory / "e.yaml", [])
 
 
-def part(directory: Path, rank: int = 0, stopping: Stopping | None = None) -> Part:
-    return Part(rank, Listed(str(directory / "peers.txt")), directory / "e.yaml", stopping or Stopping())
+def part(directory: Path, rank: int = 0, stopping: NodeStop | None = None) -> Worker:
+    return Worker(rank, ListedPeers(str(directory / "peers.txt")), directory / "e.yaml", stopping or NodeStop())

@@ -11,10 +11,10 @@ import yaml
 from experiment import told
 from experiment.node.in_process import TRAINING, experiment, part
 from ringwide.errors import PeerLost, RingwideError
-from ringwide.experiment.messages import Message, decode
-from ringwide.experiment.node import alone
-from ringwide.experiment.node.alone import run_alone, run_and_tell
-from ringwide.experiment.node.stopping import Stopping
+from ringwide.experiment import node_runner
+from ringwide.experiment.node_messages import Message, decode
+from ringwide.experiment.node_runner import run_alone, run_and_tell
+from ringwide.experiment.stop_signals import NodeStop
 from ringwide.training.progress import Result, TrainingPlan
 
 
@@ -37,7 +37,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, outcome: dict[int, Result] | BaseEx
             raise outcome
         return outcome
 
-    monkeypatch.setattr(alone, "take_part", take_part)
+    monkeypatch.setattr(node_runner, "take_part", take_part)
 
 
 async def test_every_variant_leaves_a_run_with_all_nodes(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ async def test_silence_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]
 
 async def test_a_stop_leaves_a_partial_report_and_no_further_variant_runs(tmp_path: Path) -> None:
     variants = experiment(tmp_path, training={**TRAINING, "steps": 10**6}, sweep={"training.seed": [1, 2]})
-    stopping = Stopping()
+    stopping = NodeStop()
     stopping.after_a_step().signal = signal.SIGINT
     out = io.StringIO()
     assert await run_alone(part(tmp_path, stopping=stopping), variants, out) == 130

@@ -15,11 +15,11 @@ from ringwide.bootstrap.peers import Address
 from ringwide.bootstrap.rendezvous import this_machine
 from ringwide.config.ring_config import RingConfig
 from ringwide.errors import ConfigError, JoinError
-from ringwide.experiment.node import torch_store
-from ringwide.experiment.node.alone import run_alone, run_quietly
-from ringwide.experiment.node.others import AtAStore, Listed, Met, aside, meet_at, others_of
-from ringwide.experiment.node.part import Part
-from ringwide.experiment.node.stopping import Stopping
+from ringwide.experiment import find_peers
+from ringwide.experiment.find_peers import FoundPeers, ListedPeers, PeersAtStore, aside, meet_at, others_of
+from ringwide.experiment.node_runner import run_alone, run_quietly
+from ringwide.experiment.stop_signals import NodeStop
+from ringwide.experiment.worker import Worker
 
 PATIENCE_SECONDS = 60
 
@@ -46,12 +46,12 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
         def check(self, keys: list[str]) -> bool:
             return shared.check([self._prefix + key for key in keys])
 
-    monkeypatch.setattr(torch_store, "open_store", lambda *_: shared)
-    monkeypatch.setattr(torch_store, "below", lambda _, prefix: Below(prefix))
+    monkeypatch.setattr(find_peers, "open_store", lambda *_: shared)
+    monkeypatch.setattr(find_peers, "below", lambda _, prefix: Below(prefix))
     return shared
 
 
-async def both_meet(others: list[AtAStore], config: RingConfig | None = None) -> list[Met]:
+async def both_meet(others: list[PeersAtStore], config: RingConfig | None = None) -> list[FoundPeers]:
     config = config or RingConfig(start_timeout_seconds=PATIENCE_SECONDS)
     async with asyncio.timeout(PATIENCE_SECONDS):
         met = await asyncio.gather(others[0].meet(config, "a run"), others[1].meet(config, None))
@@ -62,9 +62,9 @@ async def both_meet(others: list[AtAStore], config: RingConfig | None = None) ->
 
 
 async def test_each_ring_and_each_attempt_has_addresses_of_its_own(store: MemoryStore) -> None:
-    others = [AtAStore(place(rank)) for rank in range(2)]
+    others = [PeersAtStore(place(rank)) for rank in range(2)]
     first, again = await both_meet(others), await both_meet(others)
-    later = await both_meet([AtAStore(place(rank, attempt=1)) for rank in range(2)])
+    later = await both_meet([PeersAtStore(place(rank, attempt=1)) for rank in range(2)])
     assert [met.run for met in (*first, *again, *later)] == ["a run"] * 6
     for met in (first, again, later):
         assert met[0].peers == met[1].peers
@@ -74,7 +74,7 @@ async def test_each_ring_and_each_attempt_has_addresses_of_its_own(store: Memory
 
 async def test_the_store_stays_as_long_as_what_was_found_there(store: MemoryStore) -> None:
     """Once nobody but the one who had met at it knew it, and it ended while others still read."""
-    met = await both_meet([AtAStore(place(rank)) for rank in range(2)])
+    met = await both_meet([PeersAtStore(place(rank)) for rank in range(2)])
     assert [one.store for one in met] == [store, store]
 
 
@@ -88,7 +88,7 @@ def test_a_name_from_the_store_that_is_a_path_is_refused(name: str) -> None:
 
 
 async def test_one_that_is_alone_asks_no_store() -> None:
-    met = await AtAStore(place(0, size=1)).meet(RingConfig(), "a run")
+    met = await PeersAtStore(place(0, size=1)).meet(RingConfig(), "a run")
     assert met.listener is not None
     assert met.peers == [f"127.0.0.1:{met.listener.getsockname()[1]}"]
     met.listener.close()
@@ -96,7 +96,7 @@ async def test_one_that_is_alone_asks_no_store() -> None:
 
 async def test_an_address_to_listen_on_belongs_to_a_peers_file() -> None:
     with pytest.raises(ConfigError, match=r"listen: 127\.0\.0\.1:5000: without a peers file .* RINGWIDE_HOST"):
-        await AtAStore(place(0)).meet(RingConfig(listen="127.0.0.1:5000"), "a run")
+        await PeersAtStore(place(0)).meet(RingConfig(listen="127.0.0.1:5000"), "a run")
 
 
 def test_peers_and_size_must_agree(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_peers_and_size_must_agree(tmp_path: Path) -> None:
     path.write_text("127.0.0.1:5000\n127.0.0.1:5001\n")
     with pytest.raises(ConfigError, match=r"WORLD_SIZE is 4, but .*peers\.txt names 2 peers; make them equal"):
         others_of(AssignedRank(0, 4, "torchrun", ("RANK", "WORLD_SIZE"), peers=str(path)))
-    assert isinstance(others_of(AssignedRank(0, 2, "torchrun", ("RANK", "WORLD_SIZE"), peers=str(path))), Listed)
+    assert isinstance(others_of(AssignedRank(0, 2, "torchrun", ("RANK", "WORLD_SIZE"), peers=str(path))), ListedPeers)
 
 
 # An experiment
@@ -112,7 +112,7 @@ def test_peers_and_size_must_agree(tmp_path: Path) -> None:
 
 async def test_nodes_that_were_started_together_leave_one_report(store: MemoryStore, tmp_path: Path) -> None:
     variants = experiment(tmp_path, nodes=2, sweep={"ring.lanes": [1, 2]}, checkpoint={"every_steps": 3})
-    parts = [Part(rank, AtAStore(place(rank)), tmp_path / "e.yaml", Stopping()) for rank in range(2)]
+    parts = [Worker(rank, PeersAtStore(place(rank)), tmp_path / "e.yaml", NodeStop()) for rank in range(2)]
     assert [part.speaks for part in parts] == [True, False]
     said = io.StringIO()
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -131,7 +131,7 @@ async def test_nodes_that_were_started_together_leave_one_report(store: MemorySt
 
 async def test_an_experiment_of_another_size_is_refused_on_all_ranks(store: MemoryStore, tmp_path: Path) -> None:
     variants = experiment(tmp_path, nodes=3)
-    parts = [Part(rank, AtAStore(place(rank)), tmp_path / "e.yaml", Stopping()) for rank in range(2)]
+    parts = [Worker(rank, PeersAtStore(place(rank)), tmp_path / "e.yaml", NodeStop()) for rank in range(2)]
     for run in (run_alone(parts[0], variants, io.StringIO()), run_quietly(parts[1], variants)):
         with pytest.raises(ConfigError, match=r"nodes: 3: but WORLD_SIZE is 2; make them equal, as with --set nodes=2"):
             await run

@@ -8,7 +8,7 @@ import pytest
 from experiment import told
 from experiment.node.in_process import experiment, part
 from ringwide.errors import ConfigError
-from ringwide.experiment.node.part import _everyones, take_part
+from ringwide.experiment.worker import _everyones, take_part
 from ringwide.training.progress import Evaluation, Progress, TrainingPlan
 
 

@@ -5,15 +5,14 @@ import signal
 import pytest
 
 from experiment.heeding import heeding  # noqa: F401
-from ringwide.experiment.halt import SIGNALS
-from ringwide.experiment.node.stopping import Stopping
+from ringwide.experiment.stop_signals import SIGNALS, NodeStop
 
 
 class Node:
     """Says when it runs and when it was cancelled; ends when it is let go."""
 
     def __init__(self) -> None:
-        self.stopping, self.runs, self.let_go = Stopping(), asyncio.Event(), asyncio.Event()
+        self.stopping, self.runs, self.let_go = NodeStop(), asyncio.Event(), asyncio.Event()
         self.cancelled = False
 
     async def _main(self) -> int:
@@ -117,4 +116,4 @@ async def test_an_error_of_the_node_comes_out() -> None:
         raise OSError("full")
 
     with pytest.raises(OSError, match="full"):
-        await Stopping().run(fail())
+        await NodeStop().run(fail())

@@ -9,9 +9,8 @@ from membership.in_memory_store import on_every_thread
 from ringwide.bootstrap.launcher_env import AssignedRank
 from ringwide.bootstrap.peers import Address
 from ringwide.errors import AddressError, JoinError, StartTimeout
-from ringwide.experiment.fleet.ports import LOOPBACK, free_ports
-from ringwide.experiment.node.others import Met, meet_at
-from ringwide.experiment.node.torch_store import below, open_store
+from ringwide.experiment.find_peers import FoundPeers, below, meet_at, open_store
+from ringwide.experiment.launch import LOOPBACK, free_ports
 
 PATIENCE_SECONDS = 60.0
 
@@ -29,7 +28,7 @@ def free() -> Address:
 def test_rank_0_opens_a_store_on_loopback_and_all_meet(free: Address, name: str) -> None:
     master = Address(name, free.port)
 
-    def one_rank(rank: int) -> tuple[object, Met]:
+    def one_rank(rank: int) -> tuple[object, FoundPeers]:
         store = open_store(place(rank, master), PATIENCE_SECONDS)
         run = "a run" if rank == 0 else None
         return store, meet_at(

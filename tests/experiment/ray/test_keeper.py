@@ -14,10 +14,9 @@ import pytest
 
 from ringwide.bootstrap.key_file import new_key
 from ringwide.errors import RingwideError
-from ringwide.experiment.messages import decode
+from ringwide.experiment.node_messages import decode
 from ringwide.experiment.ray import keeper as keepers
-from ringwide.experiment.ray.keeper import Keeper
-from ringwide.experiment.ray.orders import News, Order, our_version
+from ringwide.experiment.ray.keeper import Keeper, News, Order, our_version
 from ringwide.training.progress import Result
 
 EXPERIMENT = "name: t\nnodes: 1\nlogging: verbose\ntraining: {model: linear, data: clusters, steps: 3}\n"

@@ -5,12 +5,12 @@ import pytest
 from ringwide.bootstrap.key_file import new_key
 from ringwide.errors import ConfigError, JoinError
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.experiment.ray.orders import Order, Surroundings, our_version
-from ringwide.experiment.ray.place import check_surroundings, listening_hosts, placement
-from ringwide.experiment.ray.placing import needed, there_is
+from ringwide.experiment.ray.cluster import needed, there_is
+from ringwide.experiment.ray.keeper import NodeEnvironment, Order, our_version
+from ringwide.experiment.ray.launcher import check_surroundings, listening_hosts, placement
 
 HOSTS = ("10.0.0.1", "10.0.0.2")
-SHARED, ALONE = Surroundings("a", our_version(), True), Surroundings("b", our_version(), False)
+SHARED, ALONE = NodeEnvironment("a", our_version(), True), NodeEnvironment("b", our_version(), False)
 
 
 def config(**keys: object) -> ExperimentConfig:
@@ -34,7 +34,7 @@ def test_what_is_needed_and_what_there_is() -> None:
 
 def test_another_version_is_named() -> None:
     with pytest.raises(JoinError, match=r"node 1 on 10\.0\.0\.2: there ringwide is 9\.9, here "):
-        check_surroundings([SHARED, Surroundings("b", "9.9", True)], HOSTS, None, config(), Path("/runs/t"))
+        check_surroundings([SHARED, NodeEnvironment("b", "9.9", True)], HOSTS, None, config(), Path("/runs/t"))
 
 
 def test_checkpoints_need_a_disk_that_is_shared() -> None:

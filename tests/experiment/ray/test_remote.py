@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ringwide.errors import JoinError
-from ringwide.experiment.ray import remote
-from ringwide.experiment.ray.orders import News
-from ringwide.experiment.ray.remote import RemoteNode, RemoteStart, answer, why
+from ringwide.experiment.ray import launcher
+from ringwide.experiment.ray.keeper import News
+from ringwide.experiment.ray.launcher import RemoteNode, RemoteStart, answer, why
 
 
 class RayError(Exception):
@@ -83,8 +83,8 @@ async def test_a_node_whose_actor_is_gone_keeps_its_last_words(tmp_path: Path) -
 
 
 async def test_an_actor_that_says_nothing_more_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.01)
-    monkeypatch.setattr(remote, "NEWS_SECONDS", 0.01)
+    monkeypatch.setattr(launcher, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(launcher, "NEWS_SECONDS", 0.01)
     exit = await started(FakeKeeper(), tmp_path).ended
     assert str(exit) == "node 1 on 10.0.0.2 was lost: its Ray actor gave no sign of life for 0.01 s"
 

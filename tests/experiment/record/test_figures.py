@@ -3,7 +3,7 @@ import math
 import pytest
 
 from experiment.told import result
-from ringwide.experiment.record.figures import of_node, spread, totals
+from ringwide.experiment.run_figures import of_node, spread, totals
 
 
 def test_a_node_has_what_it_told_and_what_follows_from_it() -> None:

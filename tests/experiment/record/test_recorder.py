@@ -10,7 +10,8 @@ import pytest
 
 from experiment.told import config, plan, progress, result, step, steps
 from ringwide.errors import ConfigError, RingwideError
-from ringwide.experiment.record.recorder import (
+from ringwide.experiment.board import Board
+from ringwide.experiment.recorder import (
     FLUSH_EVERY_SECONDS,
     ROOM_BYTES,
     UNFINISHED,
@@ -19,7 +20,6 @@ from ringwide.experiment.record.recorder import (
     directory_for,
     new_directory,
 )
-from ringwide.experiment.watch.board import Board
 from ringwide.training.progress import Evaluation
 
 NOW = datetime(2024, 2, 3, 4, 5, 6)

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from experiment.report.made_runs import evaluation_line, made_result, made_results, made_steps, step_line, write_run
-from ringwide.experiment.report.metrics import Metrics, read_lines, read_metrics
-from ringwide.experiment.report.reading import Run, read
-from ringwide.experiment.report.thinning import MAX_BINS, MAX_PIECES
+from ringwide.experiment.report.metrics import MAX_BINS, MAX_PIECES, Metrics, read_lines, read_metrics
+from ringwide.experiment.report.run_files import Run, read
 
 
 def metrics_of(lines: Iterable[Mapping[str, Any]]) -> Metrics:

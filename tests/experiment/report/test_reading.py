@@ -7,7 +7,7 @@ import pytest
 
 from experiment.report.made_runs import codec_variants, made_result, made_results, write_run, write_sweep
 from ringwide.errors import ConfigError
-from ringwide.experiment.report.reading import Run, Sweep, number, read
+from ringwide.experiment.report.run_files import Run, Sweep, number, read
 
 
 def written(directory: Path, document: Any) -> Path:

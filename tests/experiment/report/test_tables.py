@@ -7,8 +7,8 @@ import pytest
 from experiment.report.made_runs import codec_variants, made_config, made_result, made_results, write_run, write_sweep
 from ringwide.experiment.report import tables, writing
 from ringwide.experiment.report.metrics import read_metrics
-from ringwide.experiment.report.reading import Run, Sweep, read
-from ringwide.experiment.report.table import Table, markdown, text
+from ringwide.experiment.report.run_files import Run, Sweep, read
+from ringwide.experiment.report.tables import Table, markdown, text
 
 REFERENCE = {"name": "generation 6", "batches": 1500, "batches_per_second": 0, "memory": "135MB", "loss": 2.04}
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from rich.console import Console, Group
 
 from experiment.told import Terminal, config, plan, progress, step
-from ringwide.experiment.watch.board import Board
-from ringwide.experiment.watch.live import Live, picture, rows_of
+from ringwide.experiment.board import Board
+from ringwide.experiment.live_view import Live, picture, rows_of
 from ringwide.training.progress import Evaluation
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from experiment.told import result
 from ringwide.errors import RingwideError
-from ringwide.experiment.watch.summary import check_equal, remarks, table, totals
+from ringwide.experiment.summary import check_equal, remarks, table, totals
 
 
 def test_the_table_has_a_line_for_each_node_in_order() -> None:

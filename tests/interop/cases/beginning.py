@@ -7,7 +7,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from tests.interop.world import Family, World, same
 
-from ringwide.experiment.fleet.ports import LOOPBACK, free_ports
+from ringwide.experiment.launch import LOOPBACK, free_ports
 
 FAMILY = Family("beginning")
 ONCE_MORE = Family("beginning again")  # played last, when much has been made that was never destroyed

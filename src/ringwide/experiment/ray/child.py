@@ -7,8 +7,7 @@ import os
 import runpy
 import sys
 
-from ringwide.experiment.fleet.leash import end_with
-from ringwide.experiment.fleet.title import call_this_process
+from ringwide.experiment.die_with_parent import call_this_process, end_with
 
 NODE = "ringwide.node"
 

@@ -12,14 +12,54 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringwide.bootstrap.listen import listen
 from ringwide.bootstrap.peers import Address
 from ringwide.bootstrap.rendezvous import this_machine
 from ringwide.errors import RingwideError
-from ringwide.experiment.fleet.words import lines_of
-from ringwide.experiment.ray.orders import News, Order, Surroundings, our_version
+from ringwide.experiment.node_process import lines_of
+from ringwide.experiment.recorder import versions
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnvironment:
+    """Where a keeper is."""
+
+    machine: str  # equal for those that reach each other over loopback, and for no others
+    version: str  # of ringwide
+    sees_directory: bool  # of the run, as the launcher does: because it is the same machine, or the disk is shared
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Everything that a keeper needs to start its node."""
+
+    rank: int
+    experiment: str  # the file's text
+    directory: str | None  # of the run; None: it is not seen from there
+    peers: tuple[str, ...]
+    working_directory: str  # of the launcher, used where it exists
+    import_from: tuple[str, ...]
+    resume: str | None
+    threads: int
+    variables: dict[str, str]  # those of the launcher's environment that are about ringwide
+    key: str | None = field(repr=False)  # the text of a key file, made for this run
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a node has said since the last news, and its exit code once that was all."""
+
+    output: tuple[str, ...]
+    errors: tuple[str, ...]
+    code: int | None = None
+
+
+def our_version() -> str:
+    return versions().get("ringwide", "not installed as a package")
+
 
 CHILD = "ringwide.experiment.ray.child"
 NEWS_SECONDS = 5.0
@@ -41,8 +81,8 @@ class Keeper:
         self._watching: asyncio.Task[None] | None = None
         self._code: int | None = None
 
-    async def look(self, directory: str, experiment: str) -> Surroundings:
-        return Surroundings(this_machine(), our_version(), _holds(Path(directory, EXPERIMENT), experiment))
+    async def look(self, directory: str, experiment: str) -> NodeEnvironment:
+        return NodeEnvironment(this_machine(), our_version(), _holds(Path(directory, EXPERIMENT), experiment))
 
     async def listen(self, host: str, rank: int) -> str:
         """Where this node will be found. The port is the kernel's choice, and nobody else can get it any more."""

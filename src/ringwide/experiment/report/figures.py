@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ringwide.experiment.report import units
-from ringwide.experiment.report.reading import Figures, Node, Run, number
+from ringwide.experiment.report.run_files import Figures, NodeResult, Run, number
 from ringwide.experiment.report.units import Form
 
 
@@ -65,11 +65,11 @@ def in_all(run: Run) -> Figures:
     }
 
 
-def mean_of(nodes: Sequence[Node], figure: Figure) -> float | None:
+def mean_of(nodes: Sequence[NodeResult], figure: Figure) -> float | None:
     return mean(known(nodes, figure.key))
 
 
-def known(nodes: Sequence[Node], key: str) -> list[float]:
+def known(nodes: Sequence[NodeResult], key: str) -> list[float]:
     return [value for node in nodes if (value := node.figures.get(key)) is not None]
 
 
@@ -77,7 +77,7 @@ def mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
 
 
-def encoded(nodes: Sequence[Node]) -> bool:
+def encoded(nodes: Sequence[NodeResult]) -> bool:
     return any(value > 0 for value in known(nodes, CODEC_TIME.key))
 
 

@@ -3,13 +3,66 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ringwide.experiment.report import figures as fig
 from ringwide.experiment.report import units
 from ringwide.experiment.report.figures import Figure, Reference
-from ringwide.experiment.report.reading import Figures, NamedRuns, Node, Run
-from ringwide.experiment.report.table import Table
+from ringwide.experiment.report.run_files import Figures, NamedRuns, NodeResult, Run
+
+MARKDOWN_MEANS_SOMETHING = "\\`*[]<>|"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The first `texts` columns are words, set flush left; the others are figures, set flush right."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    texts: int = 1
+    links: tuple[str, ...] = ()  # where the first cell of each row leads to, if anywhere
+
+    def link(self, row: int) -> str:
+        return self.links[row] if row < len(self.links) else ""
+
+
+def markdown(table: Table) -> str:
+    rows = [_markdown_row(table, number) for number in range(len(table.rows))]
+    marks = ["---"] * table.texts + ["--:"] * (len(table.heads) - table.texts)
+    lines = [f"## {as_markdown(table.title)}", "", _piped([as_markdown(head) for head in table.heads]), _piped(marks)]
+    note = ["", as_markdown(table.note)] if table.note else []
+    return "\n".join([*lines, *rows, *note]) + "\n"
+
+
+def text(table: Table) -> str:
+    lines = [table.heads, *table.rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(table.heads))]
+    return "\n".join(_aligned(line, widths, table.texts) for line in lines)
+
+
+def as_markdown(words: str) -> str:
+    """Words that stay words: no cell can end its row, start a link or become HTML."""
+    return "".join(f"\\{mark}" if mark in MARKDOWN_MEANS_SOMETHING else mark for mark in " ".join(words.split()))
+
+
+def _markdown_row(table: Table, number: int) -> str:
+    first, *rest = [as_markdown(cell) for cell in table.rows[number]]
+    link = table.link(number)
+    return _piped([f"[{first}](<{link}>)" if link else first, *rest])
+
+
+def _piped(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int], texts: int) -> str:
+    words = [cell.ljust(width) for cell, width in zip(cells[:texts], widths[:texts], strict=True)]
+    figures = [cell.rjust(width) for cell, width in zip(cells[texts:], widths[texts:], strict=True)]
+    return "  ".join([*words, *figures]).rstrip()
+
 
 NODE_COLUMNS = (
     fig.BATCHES,
@@ -157,7 +210,7 @@ def _settings(run: Run, keys: Sequence[str]) -> Iterator[str]:
     return (setting(key, settings.get(key)) for key in keys)
 
 
-def _rank(node: Node) -> str:
+def _rank(node: NodeResult) -> str:
     return f"{node.rank}" if node.ended else f"{node.rank} *"
 
 

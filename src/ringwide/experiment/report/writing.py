@@ -4,14 +4,55 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
 from ringwide.errors import ConfigError
 from ringwide.experiment.report import contents as told
+from ringwide.experiment.report import tables
 from ringwide.experiment.report.contents import Contents
 from ringwide.experiment.report.drawing import Plot
 from ringwide.experiment.report.metrics import Metrics, read_metrics
-from ringwide.experiment.report.reading import NamedRuns, Run, Sweep, read, with_totals
+from ringwide.experiment.report.run_files import NamedRuns, Run, Sweep, read, with_totals
+from ringwide.experiment.report.tables import text
+
+TEMPLATE = "page.html.j2"
+
+
+def html(contents: Contents, plots: Sequence[Plot]) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("ringwide.experiment.report", "templates")
+    environment = Environment(
+        autoescape=True, loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(TEMPLATE).render(contents=contents, plots=plots)
+
+
+# `python -m ringwide report`.
+
+
+def report(directories: Sequence[Path], page: Path | None, out: TextIO, *, now: datetime) -> int:
+    """One run or sweep: draw its own report anew. Several: compare them."""
+    if page is not None and page.suffix != ".html":
+        raise ConfigError(f"--out {page}: should end in .html; the same tables are written beside it as .md")
+    found = [read(directory) for directory in directories]
+    if len(found) == 1:
+        written = write_found(found[0], page or directories[0] / PAGE)
+    else:
+        beside = directories[0].absolute().parent / f"comparison-{now:%Y%m%d-%H%M%S}.html"
+        written = write_comparison(all_runs(found), page or beside)
+    if len(found) > 1 or not isinstance(found[0], Run):
+        _print_comparison(all_runs(found), out)
+    print(f"report: {written}", file=out)
+    return 0
+
+
+def _print_comparison(runs: NamedRuns, out: TextIO) -> None:
+    if runs:
+        print(f"{text(tables.comparison(runs))}\n", file=out)
+
 
 PAGE = "report.html"
 logger = logging.getLogger("ringwide.experiment")
@@ -63,8 +104,6 @@ def _write(contents: Contents, page: Path, plots: Callable[[], list[Plot]], *, h
 
 def _write_page(contents: Contents, page: Path, plots: Callable[[], list[Plot]]) -> Path | None:
     try:
-        from ringwide.experiment.report.page import html
-
         whole = html(contents, plots())
     except ModuleNotFoundError as error:
         logger.warning("%s was not drawn, as there is no %s: pip install 'ringwide[experiments]'", page, error.name)
@@ -80,7 +119,7 @@ def _run_plots(run: Run, metrics: Metrics) -> list[Plot]:
 
 
 def _comparison_plots(runs: NamedRuns) -> list[Plot]:
-    from ringwide.experiment.report.comparing import of_comparison
+    from ringwide.experiment.report.plots import of_comparison
 
     return of_comparison(runs)
 

@@ -1,0 +1,201 @@
+"""Everything heard from the nodes of a run: what is shown while it lasts, and summed up after it."""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from ringwide.experiment.config import ExperimentConfig
+from ringwide.experiment.node_messages import Message
+from ringwide.training.progress import Evaluation, Progress, Result, TrainingPlan, TrainingStep
+
+RECENT_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What was done in some time: since training began, or between two moments."""
+
+    seconds: float = 0.0
+    batches: int = 0
+    samples: int = 0
+    loss: float = 0.0  # summed over samples
+    network_seconds: float = 0.0
+    hidden_seconds: float = 0.0
+    bytes_sent: int = 0
+
+    def __sub__(self, before: "Sums") -> "Sums":
+        return Sums(
+            seconds=self.seconds - before.seconds,
+            batches=self.batches - before.batches,
+            samples=self.samples - before.samples,
+            loss=self.loss - before.loss,
+            network_seconds=self.network_seconds - before.network_seconds,
+            hidden_seconds=self.hidden_seconds - before.hidden_seconds,
+            bytes_sent=self.bytes_sent - before.bytes_sent,
+        )
+
+    @property
+    def batches_per_second(self) -> float:
+        return _ratio(self.batches, self.seconds)
+
+    @property
+    def throughput(self) -> float:
+        return _ratio(self.bytes_sent, self.seconds)
+
+    @property
+    def network_share(self) -> float:
+        return _ratio(self.network_seconds, self.seconds)
+
+    @property
+    def hidden_share(self) -> float:
+        return _ratio(self.hidden_seconds, self.network_seconds)
+
+    @property
+    def mean_loss(self) -> float:
+        return self.loss / self.samples if self.samples else math.nan
+
+
+class RankTally:
+    def __init__(self, batch_size: int) -> None:
+        self.last: TrainingStep | None = None
+        self._batch_size = batch_size
+        self._marks = deque([Sums()])  # of the last seconds, the oldest first
+
+    @property
+    def sums(self) -> Sums:
+        return self._marks[-1]
+
+    def add(self, progress: Progress) -> None:
+        if not progress.steps:
+            return
+        self.last = progress.steps[-1]
+        self._marks.append(self._with(progress))
+        while self._marks[1].seconds <= self.sums.seconds - RECENT_SECONDS:
+            self._marks.popleft()
+
+    def recent(self) -> Sums:
+        """Of the last seconds: what a person watching wants to know."""
+        return self.sums - self._marks[0]
+
+    def _with(self, progress: Progress) -> Sums:
+        sums, steps = self.sums, progress.steps
+        return Sums(
+            seconds=steps[-1].seconds,
+            batches=sums.batches + sum(self._batches(step) for step in steps),
+            samples=sums.samples + sum(step.samples for step in steps),
+            loss=sums.loss + sum(_loss_of(step) for step in steps),
+            network_seconds=sums.network_seconds + sum(step.network_seconds for step in steps),
+            hidden_seconds=sums.hidden_seconds + sum(step.hidden_seconds for step in steps),
+            bytes_sent=progress.bytes_sent,
+        )
+
+    def _batches(self, step: TrainingStep) -> int:
+        return max(1, -(-step.samples // self._batch_size))
+
+
+def _loss_of(step: TrainingStep) -> float:
+    """Summed over samples. A share at the tail of an epoch may be empty; its mean is no number."""
+    return step.loss * step.samples if step.samples else 0.0
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+class Board:
+    def __init__(self, config: ExperimentConfig, *, nodes: int | None = None) -> None:
+        """`nodes`: from how many something will be heard, if not from all."""
+        self.config = config
+        self.nodes = config.nodes if nodes is None else nodes
+        self.heard = 0  # how many messages
+        self.plan: TrainingPlan | None = None
+        self.tallies: dict[int, RankTally] = {}
+        self.evaluations: list[Evaluation] = []
+        self.first_not_finite: int | None = None  # the first step whose loss is no finite number
+        self.results: dict[int, Result] = {}
+
+    def hear(self, rank: int, message: Message) -> None:
+        self.heard += 1
+        match message:
+            case TrainingPlan():
+                self.plan = message
+            case Progress():
+                self._look_for_losses_that_are_not_finite(message)
+                self.tallies.setdefault(rank, RankTally(self.config.training.batch_size)).add(message)
+            case Evaluation():
+                if self.is_news(message):
+                    self.evaluations.append(message)
+            case Result():
+                self.results[rank] = message
+
+    def _look_for_losses_that_are_not_finite(self, progress: Progress) -> None:
+        """An empty share has no loss, and nothing is wrong with that."""
+        for step in progress.steps:
+            if not math.isfinite(step.loss) and step.samples:
+                self.first_not_finite = min(step.number, self.first_not_finite or step.number)
+                return
+
+    def is_news(self, evaluation: Evaluation) -> bool:
+        """Every rank tells of it, and all the same."""
+        return not self.evaluations or evaluation.step > self.evaluations[-1].step
+
+    def has_begun(self) -> bool:
+        """The nodes have found each other and know what they are about to do."""
+        return self.plan is not None
+
+    @property
+    def is_training(self) -> bool:
+        """Every node has made a step."""
+        return len(self._last_steps()) >= self.nodes
+
+    @property
+    def step(self) -> int:
+        """Of the slowest node."""
+        return min((step.number for step in self._last_steps()), default=0)
+
+    @property
+    def epoch(self) -> int:
+        return min((step.epoch for step in self._last_steps()), default=0)
+
+    @property
+    def seconds(self) -> float:
+        """Of training, not of starting."""
+        return max((step.seconds for step in self._last_steps()), default=0.0)
+
+    @property
+    def done(self) -> float:
+        """How much of it is done, from 0 to 1, by whatever will end it first."""
+        if self.plan is None:
+            return 0.0
+        return min(1.0, max(_part_of_steps(self.plan, self.step), _part_of_seconds(self.plan, self.seconds)))
+
+    @property
+    def seconds_left(self) -> float:
+        return self.seconds * (1 - self.done) / self.done if self.done else math.inf
+
+    @property
+    def batches_per_second(self) -> float:
+        return sum(tally.recent().batches_per_second for tally in self.tallies.values())
+
+    @property
+    def throughput(self) -> float:
+        return sum(tally.recent().throughput for tally in self.tallies.values())
+
+    @property
+    def loss(self) -> float:
+        recent = [tally.recent() for tally in self.tallies.values()]
+        samples = sum(sums.samples for sums in recent)
+        return sum(sums.loss for sums in recent) / samples if samples else math.nan
+
+    def _last_steps(self) -> list[TrainingStep]:
+        return [tally.last for tally in self.tallies.values() if tally.last is not None]
+
+
+def _part_of_steps(plan: TrainingPlan, step: int) -> float:
+    if plan.last_step is None:
+        return 0.0
+    return max(0, step - plan.first_step + 1) / max(1, plan.last_step - plan.first_step + 1)
+
+
+def _part_of_seconds(plan: TrainingPlan, seconds: float) -> float:
+    return seconds / plan.seconds if plan.seconds else 0.0

@@ -1,0 +1,277 @@
+"""A Ray cluster as the place where nodes run: an actor for each, which keeps the node as its child process.
+
+The launcher asks all keepers where they are, lets them listen where the others find them, and tells everybody the
+addresses. Actors and their places belong to the launcher's Ray job: if it dies, Ray ends them, and they their nodes.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ringwide.bootstrap.key_file import new_key
+from ringwide.errors import ConfigError, JoinError
+from ringwide.experiment.config import ExperimentConfig
+from ringwide.experiment.fleet import Exit
+from ringwide.experiment.launch import Launch
+from ringwide.experiment.node_process import ProcessOutput
+from ringwide.experiment.ray.cluster import Room, connected, room_for
+from ringwide.experiment.ray.keeper import (
+    EXPERIMENT,
+    NEWS_SECONDS,
+    OUR_VARIABLES,
+    Keeper,
+    News,
+    NodeEnvironment,
+    Order,
+    our_version,
+)
+
+ANSWER_SECONDS = 60.0
+"""A keeper that owes news for so much longer than it may take is lost. Ray itself often knows earlier."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStart:
+    keeper: Any  # the handle of an actor that is a Keeper
+    order: Order
+    host: str
+    directory: Path  # of the run, here
+    fetches_log: bool  # the node's log file would otherwise be lost with its scratch directory
+    seconds: float
+
+    async def start(self, rank: int, on_line: Callable[[str], None]) -> "RemoteNode":
+        await answer(self.keeper.start.remote(self.order), f"node {rank} on {self.host}", "start", self.seconds)
+        return RemoteNode(rank, self, on_line)
+
+
+class RemoteNode:
+    def __init__(self, rank: int, start: RemoteStart, on_line: Callable[[str], None]) -> None:
+        self.rank = rank
+        self._start, self._keeper = start, start.keeper
+        self._words = ProcessOutput(start.directory / f"node-{rank}.stderr.log")
+        self._ended = asyncio.ensure_future(self._watch(on_line))
+
+    @property
+    def ended(self) -> "asyncio.Future[Exit]":
+        return self._ended
+
+    def signal(self, number: int) -> None:
+        if not self._ended.done():
+            self._keeper.signal.remote(number)  # nobody waits for the answer: that the node ends is the answer
+
+    async def _watch(self, on_line: Callable[[str], None]) -> Exit:
+        from ray.exceptions import RayError
+
+        try:
+            while (code := self._tell(await self._news(), on_line)) is None:
+                pass
+            if self._start.fetches_log:
+                await self._fetch_log()
+            return self._exit(code)
+        except RayError as error:
+            return self._exit(-signal.SIGKILL, f"was lost with its Ray actor: {why(error)}")
+        except TimeoutError:
+            return self._exit(-signal.SIGKILL, f"was lost: its Ray actor gave no sign of life for {ANSWER_SECONDS:g} s")
+        except Exception:
+            self._keeper.signal.remote(signal.SIGKILL)  # nobody listens any more
+            raise
+
+    async def _news(self) -> News:
+        async with asyncio.timeout(NEWS_SECONDS + ANSWER_SECONDS):
+            news: News = await self._keeper.news.remote()
+            return news
+
+    def _tell(self, news: News, on_line: Callable[[str], None]) -> int | None:
+        for line in news.output:
+            on_line(line)
+        for line in news.errors:
+            self._words(line)
+        return news.code
+
+    async def _fetch_log(self) -> None:
+        with suppress(OSError), (self._start.directory / f"node-{self.rank}.log").open("wb") as log:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while chunk := await self._keeper.log.remote(log.tell()):
+                    log.write(chunk)
+
+    def _exit(self, code: int, fate: str = "") -> Exit:
+        return Exit(self.rank, code, tuple(self._words.last), self._start.host, fate)
+
+
+async def answer(reference: Any, who: str, what: str, seconds: float) -> Any:
+    """What a keeper answers, in time. Whatever is wrong is a `JoinError` that names the node."""
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        async with asyncio.timeout(seconds):
+            return await reference
+    except TimeoutError:
+        raise JoinError(
+            f"{who}: its Ray actor did not {what} within {seconds:g} s (start_timeout_seconds); is that machine busy?"
+        ) from None
+    except RayTaskError as error:
+        raise JoinError(f"{who}: {error.cause or why(error)}") from error
+    except RayError as error:
+        raise JoinError(f"{who} was lost with its Ray actor: {why(error)}") from error
+
+
+def why(error: BaseException) -> str:
+    """The sentence of Ray's many that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "because" in line or "Error:" in line] or lines
+    return telling[-1].partition(". ")[0].rstrip(".") if telling else type(error).__name__
+
+
+LOOPBACK = "127.0.0.1"
+FAREWELL_SECONDS = 5.0
+MOST_CPUS = 1024
+
+
+@contextmanager
+def on_ray(address: str | None, cpus_per_node: int | None) -> Iterator["OnRay"]:
+    cpus = 1 if cpus_per_node is None else cpus_per_node
+    if not 1 <= cpus <= MOST_CPUS:
+        raise ConfigError(f"--cpus-per-node {cpus}: out of range; it goes from 1 to {MOST_CPUS}")
+    with connected(address):
+        yield OnRay(cpus)
+
+
+class OnRay:
+    patience_seconds = 30.0  # Ray needs a while to be sure that a machine is gone
+
+    def __init__(self, cpus_per_node: int) -> None:
+        self._cpus = cpus_per_node
+
+    @asynccontextmanager
+    async def starts(
+        self, launch: Launch, config: ExperimentConfig, directory: Path, say: Callable[[str], None]
+    ) -> AsyncIterator[Sequence[RemoteStart]]:
+        seconds = config.ring.start_timeout_seconds
+        async with room_for(config.nodes, self._cpus, seconds=seconds, say=say) as room:
+            keepers = [_keeper(room, rank, self._cpus) for rank in range(config.nodes)]
+            try:
+                say(placement(room.hosts))
+                yield await self._prepared(_Keepers(keepers, room.hosts, seconds), launch, config, _absolute(directory))
+            finally:
+                await _dismiss(keepers)
+
+    async def _prepared(
+        self, keepers: "_Keepers", launch: Launch, config: ExperimentConfig, directory: Path
+    ) -> list[RemoteStart]:
+        experiment = (directory / EXPERIMENT).read_text(encoding="utf-8")
+        found: list[NodeEnvironment] = await keepers.each("look", [(str(directory), experiment)] * config.nodes)
+        check_surroundings(found, keepers.hosts, launch.resume, config, directory)
+        addresses = listening_hosts([each.machine for each in found], keepers.hosts)
+        peers = await keepers.each("listen", [(host, rank) for rank, host in enumerate(addresses)])
+        everyones = _everyones_order(launch, experiment, peers, self._cpus, config)
+        orders = [
+            replace(everyones, rank=rank, directory=str(directory) if each.sees_directory else None)
+            for rank, each in enumerate(found)
+        ]
+        verbose = config.logging == "verbose"
+        return [
+            RemoteStart(handle, order, host, directory, verbose and order.directory is None, keepers.seconds)
+            for handle, order, host in zip(keepers.handles, orders, keepers.hosts, strict=True)
+        ]
+
+
+def _absolute(directory: Path) -> Path:
+    return directory.absolute()  # as a user sees it: what a link leads to may differ between machines
+
+
+def _everyones_order(
+    launch: Launch, experiment: str, peers: Sequence[str], threads: int, config: ExperimentConfig
+) -> Order:
+    return Order(
+        rank=0,
+        experiment=experiment,
+        directory=None,
+        peers=tuple(peers),
+        working_directory=os.getcwd(),
+        import_from=(str(launch.experiment.resolve().parent), os.getcwd()),
+        resume=str(launch.resume.resolve()) if launch.resume else None,
+        threads=threads,
+        variables={name: value for name, value in os.environ.items() if name.startswith(OUR_VARIABLES)},
+        key=None if config.ring.says_who_may_join else new_key(),
+    )
+
+
+class _Keepers:
+    """All keepers, asked together."""
+
+    def __init__(self, handles: Sequence[Any], hosts: Sequence[str], seconds: float) -> None:
+        self.handles, self.hosts, self.seconds = handles, hosts, seconds
+
+    async def each(self, what: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        asked = [getattr(keeper, what).remote(*each) for keeper, each in zip(self.handles, arguments, strict=True)]
+        return await asyncio.gather(
+            *(
+                answer(reference, f"node {rank} on {host}", what, self.seconds)
+                for rank, (reference, host) in enumerate(zip(asked, self.hosts, strict=True))
+            )
+        )
+
+
+def _keeper(room: Room, rank: int, cpus: int) -> Any:
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    place = PlacementGroupSchedulingStrategy(room.group, placement_group_bundle_index=rank)
+    return ray.remote(Keeper).options(num_cpus=cpus, max_restarts=0, scheduling_strategy=place).remote()
+
+
+async def _dismiss(keepers: Sequence[Any]) -> None:
+    import ray
+
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await asyncio.gather(*(keeper.end.remote() for keeper in keepers), return_exceptions=True)
+    finally:
+        for keeper in keepers:
+            ray.kill(keeper)
+
+
+def listening_hosts(machines: Sequence[str], hosts: Sequence[str]) -> list[str]:
+    """Where each node listens: on loopback if all share a machine, else where Ray itself is reached there."""
+    return [LOOPBACK] * len(machines) if len(set(machines)) == 1 else list(hosts)
+
+
+def placement(hosts: Sequence[str]) -> str:
+    ranks: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        ranks.setdefault(host, []).append(rank)
+    return "on Ray: " + "; ".join(
+        f"node{'s' if len(there) > 1 else ''} {', '.join(map(str, there))} on {host}" for host, there in ranks.items()
+    )
+
+
+def check_surroundings(
+    found: Sequence[NodeEnvironment],
+    hosts: Sequence[str],
+    resume: Path | None,
+    config: ExperimentConfig,
+    directory: Path,
+) -> None:
+    for rank, (each, host) in enumerate(zip(found, hosts, strict=True)):
+        if each.version != our_version():
+            raise JoinError(
+                f"node {rank} on {host}: there ringwide is {each.version}, here {our_version()}; install the same on"
+                " all machines of the Ray cluster"
+            )
+        if each.sees_directory:
+            continue
+        if config.checkpoint.every_steps is not None and config.checkpoint.directory is None:
+            raise ConfigError(
+                f"checkpoint.directory: node {rank} on {host} does not see {directory}, where its checkpoints would be;"
+                " name a directory that all machines share, or leave checkpoint.every_steps out"
+            )
+        if resume is not None:
+            raise ConfigError(
+                f"--resume {resume}: node {rank} on {host} does not share this disk, so it cannot read its checkpoint"
+            )

@@ -1,0 +1,225 @@
+"""What a run leaves behind in its directory: metrics.jsonl as it goes, results.json and the report at its end.
+
+results.json exists from the start, so that even a run whose launcher was killed can be looked at.
+"""
+
+import json
+import math
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from ringwide.errors import ConfigError, RingwideError
+from ringwide.experiment import run_figures
+from ringwide.experiment.board import Board
+from ringwide.experiment.config import ExperimentConfig
+from ringwide.experiment.node_messages import Message
+from ringwide.training.progress import Evaluation, Progress, TrainingStep
+
+PACKAGES = ("ringwide", "torch", "numpy", "uvloop", "lz4", "pydantic", "scikit-learn")
+CPU_FACTS = Path("/proc/cpuinfo")
+
+
+def versions() -> dict[str, str]:
+    """Of Python and the packages that matter; what is not installed is left out."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, str | int]:
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": platform.platform(),
+    }
+
+
+def _cpu() -> str:
+    try:
+        facts = CPU_FACTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        facts = []
+    names = (line.partition(":")[2].strip() for line in facts if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+FORMAT = 1
+FLUSH_EVERY_SECONDS = 1.0
+METRICS, RESULTS = "metrics.jsonl", "results.json"
+ROOM_BYTES = 256 * 1024  # enough for results and tables
+NOT_FINITE = re.compile(r": (?:nan|-?inf)\b")  # a float of `_line`
+UNFINISHED = "it has not ended: it still runs, or its launcher was killed"
+Status = Literal["complete", "stopped", "failed"]
+
+
+def directory_for(config: ExperimentConfig, now: datetime) -> Path:
+    """One that does not exist yet."""
+    first = Path(config.report.directory, f"{config.name}-{now:%Y%m%d-%H%M%S}")
+    path, number = first, 2
+    while os.path.lexists(path):
+        path, number = first.with_name(f"{first.name}-{number}"), number + 1
+    return path
+
+
+def new_directory(config: ExperimentConfig, now: datetime) -> Path:
+    while True:
+        path = directory_for(config, now)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:  # another run took it at this moment
+            continue
+        except OSError as error:
+            raise ConfigError(
+                f"report.directory: {config.report.directory!r}: {path} cannot be made: {error.strerror};"
+                " give one that can be written"
+            ) from error
+        return path
+
+
+def finite(value: Any) -> Any:
+    """With null for what is no finite number: JSON has no other word for it, and many readers refuse Python's."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {key: finite(each) for key, each in value.items()}
+        case list() | tuple():
+            return [finite(each) for each in value]
+    return value
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """All of it or nothing: who reads meanwhile, or after a crash, finds the old one."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(finite(document), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+class Recorder:
+    def __init__(
+        self,
+        directory: Path,
+        board: Board,
+        *,
+        label: str = "",
+        started: datetime | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """The directory exists."""
+        self.directory, self._board, self._label = directory, board, label
+        self._started, self._clock = started or datetime.now(), clock
+        self._began = self._flushed = clock()
+        with self._writing(METRICS):
+            self._metrics = (directory / METRICS).open("w", encoding="utf-8", buffering=1 << 16)
+        self._write_results("failed", UNFINISHED)
+
+    def hear(self, rank: int, message: Message) -> None:
+        news = self._metrics_of(rank, message)
+        self._board.hear(rank, message)
+        with self._writing(METRICS):
+            self._metrics.write(news)
+            if self._clock() - self._flushed >= FLUSH_EVERY_SECONDS:
+                self._flushed = self._clock()
+                self._metrics.flush()
+
+    def finish(self, status: Status, reason: str = "") -> Path:
+        """Write what is known now, and the report of it. Returns where the report is.
+
+        Metrics that cannot be written make it a failure, which is an error here unless it was one before.
+        """
+        from ringwide.experiment.report import write_report
+
+        lost = self._close_metrics()
+        if lost and status != "failed":
+            self._write_results("failed", str(lost))
+            write_report(self.directory)
+            raise lost
+        self._write_results(status, reason)
+        return write_report(self.directory)
+
+    def close(self) -> None:
+        with self._writing(METRICS):
+            self._metrics.close()
+
+    def _close_metrics(self) -> RingwideError | None:
+        """Returns why some are missing, if they are."""
+        try:
+            self.close()
+        except RingwideError as error:
+            with suppress(OSError):
+                _make_room(self.directory / METRICS)
+            return error
+        return None
+
+    def _metrics_of(self, rank: int, message: Message) -> str:
+        match message:
+            case Progress(steps=steps):
+                return _with_nulls("".join([_line(rank, step) for step in steps]))
+            case Evaluation() if self._board.is_news(message):
+                return json.dumps(finite({"evaluation": True, **asdict(message)})) + "\n"
+        return ""
+
+    def _write_results(self, status: Status, reason: str) -> None:
+        results = dict(sorted(self._board.results.items()))
+        nodes = [run_figures.of_node(rank, result) for rank, result in results.items()]
+        document = {
+            "format": FORMAT,
+            "name": self._board.config.name,
+            "status": status,
+            "reason": reason,
+            "started": self._started.astimezone().isoformat(timespec="seconds"),
+            "seconds": self._clock() - self._began,
+            "label": self._label,
+            "config": self._board.config.model_dump(mode="json"),
+            "versions": versions(),
+            "machine": machine(),
+            "plan": asdict(self._board.plan) if self._board.plan else None,
+            "nodes": nodes,
+            "totals": run_figures.totals(results),
+            "spread": run_figures.spread(nodes),
+        }
+        with self._writing(RESULTS):
+            write_json(self.directory / RESULTS, document)
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RingwideError(f"{self.directory / name}: cannot be written: {error.strerror}") from error
+
+
+def _make_room(path: Path) -> None:
+    """On a full disk, for what matters more: drop the last lines of those that fill it."""
+    with path.open("r+b") as file:
+        file.seek(max(0, path.stat().st_size - ROOM_BYTES))
+        if file.tell():
+            file.readline()
+        file.truncate()
+
+
+def _with_nulls(lines: str) -> str:
+    return NOT_FINITE.sub(": null", lines) if ": nan" in lines or "inf" in lines else lines
+
+
+def _line(rank: int, step: TrainingStep) -> str:
+    """By hand: `json` would take five times as long, and this is done for every step of every node."""
+    return (
+        f'{{"node": {rank}, "step": {step.number}, "epoch": {step.epoch}, "seconds": {step.seconds:.7g},'
+        f' "loss": {step.loss:.7g}, "samples": {step.samples}, "learning_rate": {step.learning_rate:.7g},'
+        f' "network_seconds": {step.network_seconds:.7g}, "hidden_seconds": {step.hidden_seconds:.7g}}}\n'
+    )

@@ -1,0 +1,99 @@
+"""What came out of it, node by node and in all."""
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from ringwide.errors import RingwideError
+from ringwide.experiment import run_figures
+from ringwide.experiment.board import Board
+from ringwide.experiment.report import units
+from ringwide.training.progress import Result
+
+COLUMNS = ("node", "batches", "loss", "test accuracy", "batches/s", "on network", "hidden", "sent", "memory")
+CODEC_COLUMNS = ("compressed", "in codecs")
+GAP = "  "
+
+
+def table(results: Mapping[int, Result]) -> str:
+    """One line a node. What codecs did and took is told where there were any."""
+    encoded = any(result.codec_seconds for result in results.values())
+    rows = [COLUMNS + CODEC_COLUMNS * encoded]
+    for rank, result in sorted(results.items()):
+        rows.append(_cells(rank, result) + _codec_cells(result) * encoded)
+    return "\n".join(aligned(rows))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Each row as a line, its cells to the right of their column."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [GAP.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def totals(results: Mapping[int, Result]) -> str:
+    found = run_figures.totals(results)
+    return (
+        f"in all: {units.count(found['batches'])} batches, {units.number(found['batches_per_second'])} batches/s,"
+        f" {units.speed(found['throughput'])} sent, loss {_loss(found['loss'], found['samples'])},"
+        f" test loss {found['test_loss']:.4f}{_accuracy_in_all(found['test_accuracy'])}, {_memory(found)}"
+    )
+
+
+def check_equal(results: Mapping[int, Result]) -> str:
+    """Every node made the same steps from the same start, so anything but equal bits is a wrong number."""
+    nodes_by_fingerprint: dict[str, list[int]] = {}
+    for rank, result in sorted(results.items()):
+        nodes_by_fingerprint.setdefault(result.fingerprint, []).append(rank)
+    if len(nodes_by_fingerprint) > 1:
+        groups = "; ".join(f"{digest} on {_nodes(ranks)}" for digest, ranks in nodes_by_fingerprint.items())
+        raise RingwideError(f"the nodes hold different parameters: {groups}")
+    return f"all nodes hold the same parameters, to the bit ({next(iter(nodes_by_fingerprint))})"
+
+
+def warn_of_losses(board: Board) -> None:
+    """In silence too: what was trained since may be worth nothing."""
+    if board.first_not_finite is not None:
+        print(f"ringwide: warning: the loss is not finite, first in step {board.first_not_finite}", file=sys.stderr)
+
+
+def remarks(words: Mapping[int, tuple[str, ...]]) -> list[str]:
+    """What nodes said on standard error, each sentence once."""
+    speakers: dict[str, list[int]] = {}
+    for rank, lines in sorted(words.items()):
+        for line in dict.fromkeys(lines):
+            speakers.setdefault(line, []).append(rank)
+    return [f"{_nodes(ranks)}: {line}" for line, ranks in speakers.items()]
+
+
+def _cells(rank: int, result: Result) -> tuple[str, ...]:
+    return (
+        str(rank),
+        units.count(result.batches),
+        _loss(result.loss, result.samples),
+        units.share(result.test_accuracy),
+        units.number(result.batches_per_second),
+        units.duration(result.network_seconds),
+        units.share(result.hidden_share),
+        units.size(result.bytes_sent),
+        units.size(result.memory_bytes),
+    )
+
+
+def _loss(loss: float, samples: int) -> str:
+    """Without a sample there is none: a finished run that is resumed has no step to make."""
+    return f"{loss:.4f}" if samples else units.MISSING
+
+
+def _codec_cells(result: Result) -> tuple[str, ...]:
+    return units.ratio(result.compression_ratio), units.share(result.codec_share)
+
+
+def _accuracy_in_all(accuracy: float | None) -> str:
+    return "" if accuracy is None else f", test accuracy {units.share(accuracy)}"
+
+
+def _memory(found: run_figures.Figures) -> str:
+    return f"{units.size(found['memory_bytes'])} of memory, {units.size(found['torch_memory_bytes'])} of it for torch"
+
+
+def _nodes(ranks: list[int]) -> str:
+    return f"node{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
