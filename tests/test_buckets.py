@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringwide.tensors.arithmetic import FLOATS, HALVES, INTEGERS, OPERATIONS, arithmetic_of, carrier_of
-from ringwide.tensors.buffer_pool import BufferPool
+from ringwide.tensors.bucket import BufferPool
 from ringwide.tensors.leaves import leaf_of, leaves_of
 from ringwide.tensors.packing import Bundle, groups_of
 

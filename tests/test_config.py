@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ringwide.bootstrap.key_file import make_key_file
+from ringwide.bootstrap.protection import make_key_file
 from ringwide.config.field_marks import DECIDES_BITS, EQUAL, fields_that
 from ringwide.config.ring_config import CODECS, RingConfig
 from ringwide.errors import ConfigError

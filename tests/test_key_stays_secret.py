@@ -21,7 +21,7 @@ import pytest
 import ringwide
 from local_ring import error_of, free_peers
 from ringwide.__main__ import main
-from ringwide.bootstrap.key_file import make_key_file
+from ringwide.bootstrap.protection import make_key_file
 from ringwide.experiment.launch import free_ports, write_peers
 
 

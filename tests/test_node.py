@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ringwide.bootstrap.key_file import make_key_file
+from ringwide.bootstrap.protection import make_key_file
 from ringwide.config.ring_config import RingConfig
 from ringwide.experiment.launch import free_ports, write_peers
 from ringwide.experiment.node_messages import decode

@@ -13,7 +13,7 @@ import ringwide
 from local_ring import all_of, error_of, on_every_rank
 from ringwide import Ring
 from ringwide.tensors.arithmetic import FLOATS, arithmetic_of
-from ringwide.tensors.buffer_pool import BufferPool
+from ringwide.tensors.bucket import BufferPool
 from ringwide.tensors.leaves import leaves_of
 from ringwide.tensors.nonfinite import QUIET_SECONDS, Finding, Inspector
 from ringwide.tensors.packing import Bundle, groups_of

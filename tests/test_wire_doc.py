@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.collectives import early_frames
+from ringwide.collectives import collective
 from ringwide.protocol import frame, handshake, heartbeat, key_proof, p2p
 from ringwide.transport import aead_wire
 from ringwide.transport.link import EXPRESS_BYTES, EXPRESS_MEMORY_BYTES
@@ -66,8 +66,8 @@ def test_the_limits() -> None:
         frame.NEWS_LIMIT_BYTES,
         EXPRESS_BYTES,
         EXPRESS_MEMORY_BYTES,
-        early_frames.WINDOW,
-        early_frames.LIMIT_BYTES_PER_PEER,
+        collective.WINDOW,
+        collective.LIMIT_BYTES_PER_PEER,
         aead_wire.RECORD_LIMIT_BYTES,
         handshake.RANKS_LIMIT,
         handshake.LANES_LIMIT,

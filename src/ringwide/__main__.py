@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _keygen(arguments: argparse.Namespace) -> int:
-    from ringwide.bootstrap.key_file import VARIABLE, make_key_file
+    from ringwide.bootstrap.protection import VARIABLE, make_key_file
 
     make_key_file(arguments.file)
     print(

@@ -104,10 +104,9 @@ async def _check(arguments: argparse.Namespace) -> int:
 
 async def _experiment(arguments: argparse.Namespace) -> int:
     from ringwide.experiment.find_peers import others_of
-    from ringwide.experiment.node_runner import run_alone, run_and_tell, run_quietly
     from ringwide.experiment.stop_signals import NodeStop
     from ringwide.experiment.sweep import load_variants
-    from ringwide.experiment.worker import Worker
+    from ringwide.experiment.worker import Worker, run_alone, run_and_tell, run_quietly
 
     variants = load_variants(arguments.config, _overrides(arguments))
     # A model or data of the user's own is looked for beside the experiment, and here.

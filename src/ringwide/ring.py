@@ -24,10 +24,9 @@ from ringwide.runtime.callers import Descent, noted_descent
 from ringwide.runtime.engine import Engine
 from ringwide.runtime.signals import LeaveRequest, leave_on_signal
 from ringwide.tensors.bucket import Label
-from ringwide.tensors.gather_buffer import GatherBuffer, require_room
 from ringwide.tensors.leaves import Leaf, Signature, array_of, leaf_of, leaves_of, portable
 from ringwide.tensors.nonfinite import Inspector
-from ringwide.tensors.packing import Bundle
+from ringwide.tensors.packing import Bundle, GatherBuffer, require_room
 
 logger = logging.getLogger("ringwide.ring")
 Tensors = TypeVar("Tensors")

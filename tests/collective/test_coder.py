@@ -9,11 +9,10 @@ import pytest
 
 from ringwide.collectives.plan import CollectiveKind, Plan, Planner, Request
 from ringwide.compression import policy as codec_policy_module
-from ringwide.compression.autotune import MEASURED_CALLS, SETTLING_CALLS, Decision
+from ringwide.compression.autotune import MEASURED_CALLS, SETTLING_CALLS, Decision, Ledger
 from ringwide.compression.codecs.base import Array
 from ringwide.compression.codecs.registry import AUTO, LOSSLESS, LOSSY, make
 from ringwide.compression.jobs import CodecJobs
-from ringwide.compression.ledger import Ledger
 from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import RemoteProtocolError
 from ringwide.tensors.arithmetic import DTYPES, FLOATS, INTEGERS, OPERATIONS, arithmetic_of

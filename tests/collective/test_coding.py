@@ -6,15 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from ringwide.compression.autotune import RAW
 from ringwide.compression.codecs.base import Array, BadPayload
 from ringwide.compression.codecs.registry import decoder, make
 from ringwide.compression.feedback import Feedback, FeedbackStore
 from ringwide.compression.jobs import Carried, CodecJobs, End
-from ringwide.compression.ledger import RAW
 from ringwide.protocol.frame import Header, pack_data, unpack
 from ringwide.protocol.instruction import Combine, Finish, Keep, Relay, Script, Send
-from ringwide.protocol.layout import Layout
-from ringwide.protocol.ring import Journey, RingSchedule
+from ringwide.protocol.ring import Journey, Layout, RingSchedule
 from ringwide.tensors.bucket import Bucket, Label, bytes_of
 
 LOSSY = ("bf16", "fp16", "int8", "topk")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ringwide.collectives import early_frames
+from ringwide.collectives import collective as early_frames
 from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.operation import Operation
 from ringwide.collectives.plan import CollectiveKind, Plan, Planner, Request

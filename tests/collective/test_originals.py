@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringwide.collectives.operation import Snapshot
-from ringwide.protocol.layout import Layout
+from ringwide.protocol.ring import Layout
 
 
 @given(

@@ -18,10 +18,9 @@ from experiment.heeding import heeding  # noqa: F401
 from experiment.told import plan, progress, result, step
 from ringwide.errors import ConfigError, RingwideError
 from ringwide.experiment import fleet, launch
-from ringwide.experiment.fleet import NodeFailed
+from ringwide.experiment.fleet import Command, NodeFailed
 from ringwide.experiment.forkserver import Task
 from ringwide.experiment.node_messages import Message, encode
-from ringwide.experiment.node_process import Command
 from ringwide.experiment.run import run_experiment
 
 pytestmark = pytest.mark.system

@@ -17,7 +17,7 @@ from typing import Any
 import tests.faults.rank as rank
 
 import ringwide
-from ringwide.experiment.die_with_parent import end_with
+from ringwide.experiment.forkserver import end_with
 
 ringwide.join  # noqa: B018 - imported now, once for all
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 from tests.interop import rank
 
-from ringwide.experiment.die_with_parent import end_with
+from ringwide.experiment.forkserver import end_with
 
 PRELOADED = (  # what cases would import, each rank for itself
     "ringwide.torch",

@@ -22,7 +22,7 @@ from tests.interop.conformance import CASES
 from tests.interop.limits import Limit, limits_of
 from tests.interop.world import World
 
-from ringwide.experiment.die_with_parent import end_with
+from ringwide.experiment.forkserver import end_with
 
 LONGEST_CASE_SECONDS = 60
 LONGEST_START_SECONDS = 90

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from ringwide.runtime.background_loop import BackgroundLoop, background
-from ringwide.torch import interrupts
+from ringwide.torch import work
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -16,7 +16,7 @@ def test_a_signal_of_a_forked_child_is_not_heard_in_its_parent() -> None:
     before = signal.set_wakeup_fd(-1)
     behind = background()
     try:
-        interrupts.end_calls_at_interrupts(behind)
+        work.end_calls_at_interrupts(behind)
         child = os.fork()
         if child == 0:
             os._exit(23 if signal.set_wakeup_fd(-1) == -1 else 1)
@@ -24,26 +24,26 @@ def test_a_signal_of_a_forked_child_is_not_heard_in_its_parent() -> None:
         assert signal.set_wakeup_fd(-1) != -1, "the parent still has its own"
     finally:
         signal.set_wakeup_fd(before)
-        behind.start(lambda: _silence(interrupts._doorbells.pop(behind))).wait(60)
+        behind.start(lambda: _silence(work._doorbells.pop(behind))).wait(60)
 
 
 def test_a_loop_that_replaces_one_that_has_ended_hears_signals() -> None:
     before, first = signal.set_wakeup_fd(-1), BackgroundLoop()
     try:
-        interrupts.end_calls_at_interrupts(first)
+        work.end_calls_at_interrupts(first)
         first.close()
         second = BackgroundLoop()
-        interrupts.end_calls_at_interrupts(second)
-        assert list(interrupts._doorbells) == [second]
-        assert interrupts._doorbells[second]._rings
-        assert signal.set_wakeup_fd(-1) == interrupts._doorbells[second]._there.fileno()
-        second.start(lambda: _silence(interrupts._doorbells.pop(second))).wait(60)
+        work.end_calls_at_interrupts(second)
+        assert list(work._doorbells) == [second]
+        assert work._doorbells[second]._rings
+        assert signal.set_wakeup_fd(-1) == work._doorbells[second]._there.fileno()
+        second.start(lambda: _silence(work._doorbells.pop(second))).wait(60)
         second.close()
     finally:
         signal.set_wakeup_fd(before)
 
 
-async def _silence(doorbell: interrupts._Doorbell) -> None:
+async def _silence(doorbell: work._Doorbell) -> None:
     asyncio.get_running_loop().remove_reader(doorbell._here.fileno())
     for end in (doorbell._here, doorbell._there):
         end.close()

@@ -11,7 +11,7 @@ import pytest
 
 from membership.strangers import START_SECONDS
 from ringwide.bootstrap.form_ring import RingFormation
-from ringwide.bootstrap.key_file import make_key_file
+from ringwide.bootstrap.protection import make_key_file
 
 TRIES = 4
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.bootstrap.key_file import load_key, make_key_file
+from ringwide.bootstrap.protection import load_key, make_key_file
 from ringwide.errors import ConfigError
 
 

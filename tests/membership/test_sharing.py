@@ -16,10 +16,9 @@ import ringwide
 from local_ring import free_peers, on_every_rank
 from ringwide import Ring, RingConfig
 from ringwide.bootstrap.form_ring import RingFormation
-from ringwide.bootstrap.handshake import HandshakeTerms
+from ringwide.bootstrap.handshake import HandshakeTerms, can_share, share
 from ringwide.bootstrap.peers import Address
 from ringwide.bootstrap.protection import Protection
-from ringwide.bootstrap.shm_handover import can_share, share
 from ringwide.bootstrap.untrusted_connection import HungUp, UntrustedConnection
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import FrameKind

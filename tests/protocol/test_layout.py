@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringwide.protocol.layout import Layout
+from ringwide.protocol.ring import Layout
 
 layouts = st.builds(
     Layout,

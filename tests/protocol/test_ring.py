@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.pure_ring import PureRing, assert_all_ended, assert_is_total, expected_at_the_start, own
-from ringwide.protocol.layout import Layout
-from ringwide.protocol.ring import Journey, RingMachine, RingSchedule
+from ringwide.protocol.ring import Journey, Layout, RingMachine, RingSchedule
 
 SIZES = range(1, 18)
 sizes, pieces, chances = st.integers(1, 17), st.integers(1, 3), st.randoms(use_true_random=False)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from ringwide.errors import CollectiveAborted, CollectiveMismatch, CollectiveTimeout, PeerLeft, PeerLost
-from ringwide.simulator.programs.journal import RankJournal
-from ringwide.simulator.programs.material import ProgramNumbers, expected_memory
+from ringwide.simulator.programs.journal import ProgramNumbers, RankJournal, expected_memory
 from ringwide.simulator.programs.program import Await, Hurry, Leave, Mistake, Program, ProgramCall, Step
 from ringwide.simulator.programs.verdict import verdict
 from simulation.programs import Script

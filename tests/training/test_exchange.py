@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from in_memory_ring import Meeting
 from torch import nn
 
-from ringwide.training.flat_parameters import FlatBucket, flatten
 from ringwide.training.gradient_exchange import Busy, Compute, Overlapped, Plain
+from ringwide.training.learner import FlatBucket, flatten
 
 PATIENCE_SECONDS = 60
 KINDS = [Plain, Overlapped]

@@ -5,15 +5,24 @@ Rules:
 - What the two disagree on is told to both, with both values; to one without the key nothing is told.
 """
 
+import errno
+import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from ringwide.bootstrap.peers import Address
 from ringwide.bootstrap.protection import Protection
 from ringwide.bootstrap.same_host import is_unix
-from ringwide.bootstrap.shm_handover import can_share, share
-from ringwide.bootstrap.untrusted_connection import HandshakeFrame, HungUp, OtherVersion, UntrustedConnection
+from ringwide.bootstrap.untrusted_connection import (
+    HandshakeFrame,
+    HungUp,
+    OtherVersion,
+    UntrustedConnection,
+    until_readable,
+)
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import FrameKind
 from ringwide.protocol.handshake import Difference, Hello, Setting, differences, read_difference, read_hello, words
@@ -29,8 +38,53 @@ from ringwide.protocol.key_proof import (
     who_answered,
 )
 from ringwide.transport.aead_wire import EncryptedWire
-from ringwide.transport.shm_arena import ArenaShape
+from ringwide.transport.shm_arena import ArenaReader, ArenaShape, ArenaWriter
+from ringwide.transport.shm_lane import SharedWire
 from ringwide.transport.wire import Wire
+
+_HERE_IT_IS = b"\0"
+_FILES = 2  # the memory, and its bell
+
+
+@cache
+def can_share() -> bool:
+    """Does this system have memory that can be handed over? Not every one does, or lets every process."""
+    try:
+        ArenaWriter(ArenaShape(1, 1)).close()
+    except AttributeError:
+        return False
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # not now, but it will be asked again
+    return True
+
+
+async def share(channel: UntrustedConnection, shape: ArenaShape) -> SharedWire:
+    """Both sides have said that they do. Descriptors travel with a byte of their own."""
+    outgoing, sock = ArenaWriter(shape), channel.wire.socket
+    try:
+        socket.send_fds(sock, [_HERE_IT_IS], outgoing.files)  # the kernel has room: all before it has been answered
+        outgoing.handed_over()
+        return SharedWire(sock, outgoing, ArenaReader(shape, *await _receive(sock)))
+    except BaseException:
+        outgoing.close()
+        raise
+
+
+async def _receive(sock: socket.socket) -> list[int]:
+    while True:
+        try:
+            data, files, flags, _ = socket.recv_fds(sock, len(_HERE_IT_IS), _FILES, socket.MSG_CMSG_CLOEXEC)
+            break
+        except (BlockingIOError, InterruptedError):
+            await until_readable(sock)
+    if data == _HERE_IT_IS and len(files) == _FILES and not flags & socket.MSG_CTRUNC:
+        return files
+    for file in files:
+        os.close(file)
+    if not data:
+        raise HungUp("the connection ended where memory was due")
+    raise RemoteProtocolError("it shares something else than memory and a bell")
+
 
 Judge = Callable[[Hello], Difference | None]
 """What a listener has against one that was started like itself: it may be here already."""

@@ -7,9 +7,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from ringwide.bootstrap.key_file import KEYGEN, VARIABLE
 from ringwide.bootstrap.peers import Address
-from ringwide.bootstrap.protection import INSECURE_VARIABLE
+from ringwide.bootstrap.protection import INSECURE_VARIABLE, KEYGEN, VARIABLE
 from ringwide.bootstrap.same_host import SameHost, is_wildcard, unix_name
 from ringwide.errors import AddressError, ConfigError
 

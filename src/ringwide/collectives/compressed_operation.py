@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from ringwide.collectives.operation import NOTHING, RELAYED_LIMIT_BYTES, LaneLike, Operation, SendOwner
+from ringwide.compression.autotune import RAW
 from ringwide.compression.codecs.base import BadPayload
 from ringwide.compression.jobs import Carried, CodecJobs, CodecPoolLike, Job, Settle, Then, do_now
-from ringwide.compression.ledger import RAW
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header
 from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send

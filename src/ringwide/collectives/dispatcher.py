@@ -22,16 +22,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ringwide.collectives.channel import Channel, Channels, channel_of, is_after
-from ringwide.collectives.collective import Collective, Done, Mark
+from ringwide.collectives.collective import Collective, Done, EarlyFrames, Mark
 from ringwide.collectives.compressed_operation import CompressedOperation
 from ringwide.collectives.deadlines import Clock, Deadlines
-from ringwide.collectives.early_frames import EarlyFrames
 from ringwide.collectives.operation import LaneLike, LinkLike, Operation
 from ringwide.collectives.peer_loss import PeerLoss
 from ringwide.collectives.plan import Plan
 from ringwide.collectives.single_segment import SingleSegmentOperation
+from ringwide.compression.autotune import Ledger
 from ringwide.compression.jobs import CodecPoolLike
-from ringwide.compression.ledger import Ledger
 from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import (
     CollectiveAborted,

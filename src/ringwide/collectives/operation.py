@@ -6,9 +6,9 @@ from typing import NoReturn, Protocol
 import numpy as np
 
 from ringwide.collectives.plan import BucketPlan
+from ringwide.compression.autotune import RAW, Ledger
 from ringwide.compression.codecs.base import Array
 from ringwide.compression.jobs import CodecJobs
-from ringwide.compression.ledger import RAW, Ledger
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header, pack_data
 from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send

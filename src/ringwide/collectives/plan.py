@@ -11,8 +11,7 @@ from hashlib import blake2b
 
 from ringwide.protocol.direct import DirectMachine
 from ringwide.protocol.instruction import Machine
-from ringwide.protocol.layout import Layout
-from ringwide.protocol.ring import Journey, RingMachine, RingSchedule
+from ringwide.protocol.ring import Journey, Layout, RingMachine, RingSchedule
 from ringwide.protocol.tree import TreeMachine, TreeSchedule, fanout_of
 from ringwide.tensors.bucket import BucketShape
 from ringwide.transport.link import EXPRESS_BYTES

@@ -7,9 +7,8 @@ from typing import Any, Generic, TypeVar
 from ringwide.collectives.plan import Plan
 from ringwide.compression.codecs.base import Array
 from ringwide.tensors.bucket import Bucket
-from ringwide.tensors.gather_buffer import GatherBuffer
 from ringwide.tensors.leaves import Leaf, memory_of, require_unchanged
-from ringwide.tensors.packing import Bundle
+from ringwide.tensors.packing import Bundle, GatherBuffer
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ringwide.collectives.operation import NOTHING, LaneLike, LinkLike, accusation
+from ringwide.compression.autotune import RAW
 from ringwide.compression.jobs import CodecJobs
-from ringwide.compression.ledger import RAW
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header, pack_data
 from ringwide.protocol.tree import TreeSchedule, TreeStep

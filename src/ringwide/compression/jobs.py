@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ringwide.compression.autotune import RAW
 from ringwide.compression.codecs.base import Array, Codec
 from ringwide.compression.codecs.sampling import shrinks
 from ringwide.compression.feedback import Feedback
-from ringwide.compression.ledger import RAW
 from ringwide.protocol.frame import Header
 from ringwide.protocol.instruction import Finish, Keep, Relay, Script, Send
 from ringwide.tensors.bucket import Bucket, bytes_of

@@ -13,12 +13,21 @@ from functools import partial
 from typing import TypeVar
 
 from ringwide.collectives.plan import Plan
-from ringwide.compression.autotune import DEFAULT_BYTES, Candidate, Decision, Explorer, Threshold, Totals, candidate
+from ringwide.compression.autotune import (
+    DEFAULT_BYTES,
+    RAW,
+    Candidate,
+    Decision,
+    Explorer,
+    Ledger,
+    Threshold,
+    Totals,
+    candidate,
+)
 from ringwide.compression.codecs.base import Codec
 from ringwide.compression.codecs.registry import decoder
 from ringwide.compression.feedback import Feedback, FeedbackStore
 from ringwide.compression.jobs import CodecJobs, End
-from ringwide.compression.ledger import RAW, Ledger
 from ringwide.errors import RemoteProtocolError
 from ringwide.tensors.bucket import Bucket
 

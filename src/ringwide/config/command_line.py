@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
     """Repeats what it does not understand, but no key that got among the arguments, as by `--key-file $(cat FILE)`."""
 
     def error(self, message: str) -> NoReturn:
-        from ringwide.bootstrap.key_file import concealed
+        from ringwide.bootstrap.protection import concealed
 
         super().error(concealed(message))
 

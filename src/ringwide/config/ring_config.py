@@ -22,9 +22,16 @@ from pydantic import (
     model_validator,
 )
 
-from ringwide.bootstrap.key_file import KEYGEN, concealed, file_named, load_key, refuse_keys
-from ringwide.bootstrap.key_file import VARIABLE as KEY_VARIABLE
-from ringwide.bootstrap.protection import INSECURE_VARIABLE, Protection
+from ringwide.bootstrap.protection import (
+    INSECURE_VARIABLE,
+    KEYGEN,
+    Protection,
+    concealed,
+    file_named,
+    load_key,
+    refuse_keys,
+)
+from ringwide.bootstrap.protection import VARIABLE as KEY_VARIABLE
 from ringwide.bootstrap.same_host import SameHost
 from ringwide.compression.codecs import registry
 from ringwide.compression.codecs.base import Codec

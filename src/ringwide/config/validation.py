@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from ringwide.bootstrap.key_file import concealed
+from ringwide.bootstrap.protection import concealed
 from ringwide.config.document import Document
 from ringwide.config.yaml_text import KeyPath, dotted, parse
 from ringwide.errors import ConfigError

@@ -16,10 +16,9 @@ from ringwide.errors import ConfigError, RingwideError
 from ringwide.experiment import summary
 from ringwide.experiment.board import Board
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.experiment.fleet import FleetEnding, NodeFailed, StartNode, name_of_signal, run_fleet
+from ringwide.experiment.fleet import Command, FleetEnding, NodeFailed, StartNode, name_of_signal, run_fleet
 from ringwide.experiment.forkserver import Task
 from ringwide.experiment.node_messages import decode
-from ringwide.experiment.node_process import Command
 from ringwide.experiment.recorder import Recorder, Status
 from ringwide.experiment.stop_signals import StopSignals, until_any
 from ringwide.experiment.sweep import Variant, write_document

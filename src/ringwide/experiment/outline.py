@@ -98,7 +98,7 @@ def plan_of(config: ExperimentConfig) -> TrainingPlan:
     """As the nodes will tell it, made without them."""
     from ringwide.training.data.loading import load_data
     from ringwide.training.data.samples import Course
-    from ringwide.training.flat_parameters import flatten
+    from ringwide.training.learner import flatten
     from ringwide.training.models import build_model
 
     data = load_data(config.training)

@@ -15,7 +15,7 @@ OF_TORCH = resident_bytes() - _before
 
 for name in (
     "uvloop",
-    "ringwide.experiment.node_runner",
+    "ringwide.experiment.worker",
     "ringwide.training.checkpoint",
     "ringwide.training.loop",
 ):

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ringwide.errors import ConfigError, RingwideError
-from ringwide.experiment import run_figures
 from ringwide.experiment.board import Board
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.node_messages import Message
+from ringwide.experiment.summary import figures_of_all, of_node, spread
 from ringwide.training.progress import Evaluation, Progress, TrainingStep
 
 PACKAGES = ("ringwide", "torch", "numpy", "uvloop", "lz4", "pydantic", "scikit-learn")
@@ -175,7 +175,7 @@ class Recorder:
 
     def _write_results(self, status: Status, reason: str) -> None:
         results = dict(sorted(self._board.results.items()))
-        nodes = [run_figures.of_node(rank, result) for rank, result in results.items()]
+        nodes = [of_node(rank, result) for rank, result in results.items()]
         document = {
             "format": FORMAT,
             "name": self._board.config.name,
@@ -189,8 +189,8 @@ class Recorder:
             "machine": machine(),
             "plan": asdict(self._board.plan) if self._board.plan else None,
             "nodes": nodes,
-            "totals": run_figures.totals(results),
-            "spread": run_figures.spread(nodes),
+            "totals": figures_of_all(results),
+            "spread": spread(nodes),
         }
         with self._writing(RESULTS):
             write_json(self.directory / RESULTS, document)

@@ -1,13 +1,68 @@
 """What came out of it, node by node and in all."""
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from ringwide.errors import RingwideError
-from ringwide.experiment import run_figures
 from ringwide.experiment.board import Board
 from ringwide.experiment.report import units
 from ringwide.training.progress import Result
+
+DERIVED = (
+    "steps_per_second",
+    "batches_per_second",
+    "throughput",
+    "network_share",
+    "hidden_share",
+    "codec_share",
+)
+NOT_MEASURED = ("rank", "fingerprint", "stopped_by")
+SUMMED = (
+    "batches",
+    "batches_per_second",
+    "samples",
+    "bytes_sent",
+    "bytes_received",
+    "throughput",
+    "memory_bytes",
+    "torch_memory_bytes",
+)
+Figures = dict[str, Any]
+
+
+def of_node(rank: int, result: Result) -> Figures:
+    return {"rank": rank, **asdict(result), **{name: getattr(result, name) for name in DERIVED}}
+
+
+def figures_of_all(results: Mapping[int, Result]) -> Figures:
+    """Of all nodes together. What is the same on every node, or a mean, is that and not a sum."""
+    if not results:
+        return {}
+    nodes = list(results.values())
+    samples, sent = sum(node.samples for node in nodes), sum(node.bytes_sent for node in nodes)
+    tested = next((node for node in nodes if not math.isnan(node.test_loss)), nodes[0])
+    return {
+        **{name: sum(getattr(node, name) for node in nodes) for name in SUMMED},
+        "compression_ratio": sum(node.compression_ratio * node.bytes_sent for node in nodes) / sent if sent else 1.0,
+        "loss": sum(node.loss * node.samples for node in nodes if node.samples) / samples if samples else math.nan,
+        "test_loss": tested.test_loss,
+        "test_accuracy": tested.test_accuracy,
+    }
+
+
+def spread(nodes: Sequence[Figures]) -> dict[str, Figures]:
+    """How far the nodes lie apart, in everything that is measured."""
+    names = [name for name in nodes[0] if name not in NOT_MEASURED] if nodes else []
+    columns = {name: [node[name] for node in nodes if node[name] is not None] for name in names}
+    return {name: _spread(values) for name, values in columns.items() if values}
+
+
+def _spread(values: Sequence[float]) -> Figures:
+    return {"min": min(values), "mean": sum(values) / len(values), "max": max(values)}
+
 
 COLUMNS = ("node", "batches", "loss", "test accuracy", "batches/s", "on network", "hidden", "sent", "memory")
 CODEC_COLUMNS = ("compressed", "in codecs")
@@ -30,7 +85,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def totals(results: Mapping[int, Result]) -> str:
-    found = run_figures.totals(results)
+    found = figures_of_all(results)
     return (
         f"in all: {units.count(found['batches'])} batches, {units.number(found['batches_per_second'])} batches/s,"
         f" {units.speed(found['throughput'])} sent, loss {_loss(found['loss'], found['samples'])},"
@@ -91,7 +146,7 @@ def _accuracy_in_all(accuracy: float | None) -> str:
     return "" if accuracy is None else f", test accuracy {units.share(accuracy)}"
 
 
-def _memory(found: run_figures.Figures) -> str:
+def _memory(found: Figures) -> str:
     return f"{units.size(found['memory_bytes'])} of memory, {units.size(found['torch_memory_bytes'])} of it for torch"
 
 

@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ringwide.bootstrap.key_file import concealed
+from ringwide.bootstrap.protection import concealed
 from ringwide.config.document import Document, is_below, read_document
 from ringwide.config.validation import checked, cure_for_unknown, overridden, unknown_part
 from ringwide.config.yaml_text import KeyPath, as_yaml, dotted

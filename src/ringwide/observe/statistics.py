@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ringwide.compression.autotune import CodecTally, Ledger
 from ringwide.compression.codecs.registry import decoder
-from ringwide.compression.ledger import CodecTally, Ledger
 from ringwide.compression.policy import CodecChoice
 from ringwide.health.stragglers import SlowRank, Stragglers
 from ringwide.transport.lane import Lane

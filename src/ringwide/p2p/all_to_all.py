@@ -22,11 +22,10 @@ from ringwide.compression.codecs.base import Array
 from ringwide.errors import CollectiveAborted, CollectiveMismatch, RemoteProtocolError, fresh
 from ringwide.p2p.endpoint import Endpoint
 from ringwide.p2p.messages import IncomingTensor, flat_of, nbytes_of, outgoing
-from ringwide.p2p.open_transfers import AnyTransfer
+from ringwide.p2p.transfer import AnyTransfer
 from ringwide.protocol.p2p import Space
 from ringwide.tensors.arithmetic import DTYPES
-from ringwide.tensors.bucket import Bucket, BucketShape
-from ringwide.tensors.buffer_pool import BufferPool
+from ringwide.tensors.bucket import Bucket, BucketShape, BufferPool
 from ringwide.tensors.leaves import Leaf, memory_of, require_unchanged
 
 _REMEMBERED = 1024

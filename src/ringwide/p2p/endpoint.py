@@ -14,10 +14,9 @@ from typing import Protocol
 
 from ringwide.collectives.deadlines import Clock
 from ringwide.errors import CollectiveTimeout, PeerLeft, RemoteProtocolError, RingwideError, ranks_named
-from ringwide.p2p.open_transfers import AnyTransfer, OpenTransfers, P2PLink, PeerTransfers
 from ringwide.p2p.receiver import Receiver
 from ringwide.p2p.sender import Sender
-from ringwide.p2p.transfer import IncomingTransfer, OutgoingTransfer
+from ringwide.p2p.transfer import AnyTransfer, IncomingTransfer, OpenTransfers, OutgoingTransfer, P2PLink, PeerTransfers
 from ringwide.protocol.frame import DATA, FrameKind, Header, news
 from ringwide.protocol.p2p import KEPT_LIMIT_BYTES, read_offer, read_wanted
 from ringwide.transport.buffers import Scratch

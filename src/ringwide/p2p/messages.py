@@ -11,12 +11,10 @@ from ringwide.collectives.prepared import reason_of
 from ringwide.compression.codecs.base import Array
 from ringwide.errors import fresh
 from ringwide.p2p.endpoint import Endpoint
-from ringwide.p2p.open_transfers import AnyTransfer
-from ringwide.p2p.transfer import Done, IncomingTransfer, OutgoingTransfer
+from ringwide.p2p.transfer import AnyTransfer, Done, IncomingTransfer, OutgoingTransfer
 from ringwide.protocol.p2p import Space
 from ringwide.tensors.arithmetic import carrier_of
-from ringwide.tensors.bucket import bytes_of
-from ringwide.tensors.buffer_pool import BufferPool
+from ringwide.tensors.bucket import BufferPool, bytes_of
 from ringwide.tensors.leaves import Leaf, memory_of, require_unchanged
 
 T = TypeVar("T")

@@ -4,9 +4,8 @@ What a rank sends to itself is matched here as well, and copied when it is.
 """
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.p2p.open_transfers import OpenTransfers, PeerTransfers
 from ringwide.p2p.sender import offer_of
-from ringwide.p2p.transfer import IncomingTransfer, OutgoingTransfer
+from ringwide.p2p.transfer import IncomingTransfer, OpenTransfers, OutgoingTransfer, PeerTransfers
 from ringwide.protocol.frame import FrameKind, Header, news
 from ringwide.protocol.p2p import Matching, Offer, Space, dtype_in, wanted
 

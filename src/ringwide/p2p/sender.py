@@ -1,8 +1,7 @@
 """The half of a endpoint that sends: offers, and what becomes of them."""
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.p2p.open_transfers import OpenTransfers, PeerTransfers
-from ringwide.p2p.transfer import OutgoingTransfer
+from ringwide.p2p.transfer import OpenTransfers, OutgoingTransfer, PeerTransfers
 from ringwide.protocol.frame import FrameKind, pack_data
 from ringwide.protocol.p2p import Offer, kept_bytes, segments_of
 

@@ -13,8 +13,7 @@ import numpy as np
 from ringwide.collectives.plan import REDUCING, CollectiveKind, Plan, Planner, Request
 from ringwide.compression.codecs.base import Array
 from ringwide.tensors.arithmetic import Arithmetic, arithmetic_of, carrier_of
-from ringwide.tensors.bucket import Bucket, BucketShape, Label
-from ringwide.tensors.buffer_pool import TOO_SMALL_TO_POOL_BYTES
+from ringwide.tensors.bucket import TOO_SMALL_TO_POOL_BYTES, Bucket, BucketShape, Label
 from ringwide.tensors.leaves import Signature, is_dense
 from ringwide.tensors.packing import DtypeGroup, groups_of, has_carrier
 

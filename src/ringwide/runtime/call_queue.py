@@ -20,9 +20,8 @@ from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
 from ringwide.collectives.channel import Channel, sequence_of
-from ringwide.collectives.collective import Collective
+from ringwide.collectives.collective import WINDOW, Collective
 from ringwide.collectives.dispatcher import Dispatcher
-from ringwide.collectives.early_frames import WINDOW
 from ringwide.collectives.prepared import Prepared, reason_of
 from ringwide.errors import RingClosed, TensorInUse, fresh
 from ringwide.runtime.call import Call, Failed, UnderWay

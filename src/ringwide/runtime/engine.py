@@ -34,8 +34,7 @@ from ringwide.runtime.callers import Descent
 from ringwide.runtime.connections import Connections
 from ringwide.runtime.signals import LeaveRequest
 from ringwide.runtime.topology import NETWORK_BYTES, NOTES, Topology, notes
-from ringwide.tensors.bucket import Bucket
-from ringwide.tensors.buffer_pool import BufferPool
+from ringwide.tensors.bucket import Bucket, BufferPool
 from ringwide.transport.link import Link
 from ringwide.transport.sockets import SocketSettings
 

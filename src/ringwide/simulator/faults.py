@@ -6,7 +6,7 @@ from math import inf
 from random import Random
 
 from ringwide.simulator.calls import CodecSettings, SimulatedCall, call_by
-from ringwide.simulator.clock import Weather
+from ringwide.simulator.host import Weather
 
 SUSPECT_SECONDS = 1.0
 """Of a rank that is waited for, silence that is longer means that it is lost."""

@@ -12,13 +12,11 @@ import numpy as np
 from ringwide.collectives.plan import CollectiveKind, Plan, Planner
 from ringwide.compression.codecs.registry import decoder
 from ringwide.errors import RingwideError
-from ringwide.simulator.calls import SimulatedCall
+from ringwide.simulator.calls import CallNumbers, SimulatedCall, SimulatedMemory, bits
 from ringwide.simulator.faults import Fault, FaultKind
-from ringwide.simulator.heartbeats import SimulatedHeartbeats
 from ringwide.simulator.lane import SimulatedLane
 from ringwide.simulator.network import Network
-from ringwide.simulator.numbers import CallNumbers, SimulatedMemory, bits
-from ringwide.simulator.rank import Rank
+from ringwide.simulator.rank import Rank, SimulatedHeartbeats
 from ringwide.simulator.scenario import Scenario, scenario_of
 from ringwide.simulator.verdict import Books, explains, follows, is_deaf, must_fail, patience, woken_at
 

@@ -7,8 +7,7 @@ from struct import Struct
 from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.plan import Planner
 from ringwide.protocol.heartbeat import HEARTBEAT_LANE
-from ringwide.simulator.clock import VirtualClock
-from ringwide.simulator.host import Host
+from ringwide.simulator.host import Host, VirtualClock
 from ringwide.simulator.lane import SimulatedLane, SimulatedLink
 from ringwide.simulator.scenario import Scenario
 

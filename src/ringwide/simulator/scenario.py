@@ -5,8 +5,8 @@ from math import inf
 from random import Random
 
 from ringwide.simulator.calls import LARGE, CodecSettings, SimulatedCall, calls_by, codec_jobs_by
-from ringwide.simulator.clock import Weather, weather_by
 from ringwide.simulator.faults import Fault, FaultKind, faults_by
+from ringwide.simulator.host import Weather, weather_by
 
 _CAN_ENCODE = ("auto", "ring")
 _ALGORITHMS = (*_CAN_ENCODE, "tree", "tree")

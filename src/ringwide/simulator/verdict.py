@@ -18,8 +18,8 @@ from ringwide.errors import (
     RemoteProtocolError,
     RingwideError,
 )
+from ringwide.simulator.calls import SimulatedMemory
 from ringwide.simulator.faults import SUSPECT_SECONDS, Damage, Fault, FaultKind
-from ringwide.simulator.numbers import SimulatedMemory
 from ringwide.simulator.scenario import Scenario
 
 _ROUNDING = 1e-3

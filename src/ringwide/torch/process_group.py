@@ -23,8 +23,7 @@ from ringwide.torch import coalesced
 from ringwide.torch.callback_threads import follows
 from ringwide.torch.coalesced import Call
 from ringwide.torch.dtype_views import alike, as_bits, as_numbers, operation_of, operation_on
-from ringwide.torch.interrupts import end_calls_at_interrupts
-from ringwide.torch.work import RingWork
+from ringwide.torch.work import RingWork, end_calls_at_interrupts
 
 Tensor = torch.Tensor
 Begin = Callable[[], Call]

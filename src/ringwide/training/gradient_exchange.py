@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ringwide.training.flat_parameters import FlatBucket
+from ringwide.training.learner import FlatBucket
 
 # The thread of the backward pass holds the interpreter for 5 ms unless told otherwise: an age for a small segment.
 SWITCH_SECONDS = 0.0002

@@ -1,8 +1,9 @@
 """A model, its data and what one step does to it. Knows nothing of other ranks, but how many there are."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +12,56 @@ from torch.nn import functional
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
 from ringwide.training.data.samples import Data, SampleShare
-from ringwide.training.flat_parameters import flatten
 from ringwide.training.models import forward_of
 from ringwide.training.optimizer import make_optimizer
 from ringwide.training.user_code import guarded, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class FlatBucket:
+    """Parameters of one dtype that travel together. Those of the model are views of these two flat tensors."""
+
+    name: str
+    parameters: Tensor
+    gradients: Tensor
+    members: tuple[nn.Parameter, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return self.gradients.nbytes
+
+
+def flatten(model: nn.Module, bucket_bytes: int) -> list[FlatBucket]:
+    """Move what the model learns into buckets of about `bucket_bytes`. Frozen parameters stay where they are."""
+    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [_bucket(index, members) for index, members in enumerate(_grouped(learnt[::-1], bucket_bytes))]
+
+
+def _grouped(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> Iterator[list[nn.Parameter]]:
+    group: list[nn.Parameter] = []
+    for parameter in parameters:
+        full = sum(member.nbytes for member in group) + parameter.nbytes > bucket_bytes
+        if group and (full or parameter.dtype != group[0].dtype):
+            yield group
+            group = []
+        group.append(parameter)
+    if group:
+        yield group
+
+
+def _bucket(index: int, members: Sequence[nn.Parameter]) -> FlatBucket:
+    count = sum(member.numel() for member in members)
+    parameters = torch.empty(count, dtype=members[0].dtype)
+    gradients = torch.zeros_like(parameters)
+    start = 0
+    for member in members:
+        part = slice(start, start + member.numel())
+        parameters[part].copy_(member.data.flatten())
+        member.data = parameters[part].view(member.shape)
+        member.grad = gradients[part].view(member.shape)
+        start = part.stop
+    return FlatBucket(f"gradients {index}", parameters, gradients, tuple(members))
+
 
 INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

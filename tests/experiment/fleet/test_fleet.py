@@ -7,9 +7,8 @@ import pytest
 
 from experiment.heeding import heeding  # noqa: F401
 from ringwide.experiment import fleet
-from ringwide.experiment.fleet import Exit, NodeFailed, culprit, run_fleet
+from ringwide.experiment.fleet import LAST_WORDS, LONGEST_LINE, Command, Exit, NodeFailed, culprit, run_fleet
 from ringwide.experiment.forkserver import Task
-from ringwide.experiment.node_process import LAST_WORDS, LONGEST_LINE, Command
 from ringwide.experiment.stop_signals import StopSignals
 
 PAUSE = "import os, signal; print(os.getpid(), flush=True); signal.pause()"

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.system
 
 LEASHED = """
 import os, signal, sys
-from ringwide.experiment.die_with_parent import end_with
+from ringwide.experiment.forkserver import end_with
 end_with(int(sys.argv[1]))
 print(os.getpid(), flush=True)
 signal.pause()

@@ -36,7 +36,7 @@ LAUNCHER = f"""
 import sys
 from ringwide.__main__ import main
 from ringwide.experiment.fleet import launch, nursery
-from ringwide.experiment.node_process import Command
+from ringwide.experiment.fleet import Command
 
 nursery.PRELOADED = sys.argv[1]
 launch.node_command = lambda *_: Command(nursery.Task("experiment.coded", [{NODE!r}], [{str(TESTS)!r}]))

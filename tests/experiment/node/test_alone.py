@@ -11,10 +11,10 @@ import yaml
 from experiment import told
 from experiment.node.in_process import TRAINING, experiment, part
 from ringwide.errors import PeerLost, RingwideError
-from ringwide.experiment import node_runner
+from ringwide.experiment import worker
 from ringwide.experiment.node_messages import Message, decode
-from ringwide.experiment.node_runner import run_alone, run_and_tell
 from ringwide.experiment.stop_signals import NodeStop
+from ringwide.experiment.worker import run_alone, run_and_tell
 from ringwide.training.progress import Result, TrainingPlan
 
 
@@ -37,7 +37,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, outcome: dict[int, Result] | BaseEx
             raise outcome
         return outcome
 
-    monkeypatch.setattr(node_runner, "take_part", take_part)
+    monkeypatch.setattr(worker, "take_part", take_part)
 
 
 async def test_every_variant_leaves_a_run_with_all_nodes(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from experiment import told
-from ringwide.experiment.node_runner import log_file
+from ringwide.experiment.worker import log_file
 from ringwide.training.progress import Evaluation
 
 LOGGER = logging.getLogger("ringwide.membership")

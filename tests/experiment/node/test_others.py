@@ -17,9 +17,8 @@ from ringwide.config.ring_config import RingConfig
 from ringwide.errors import ConfigError, JoinError
 from ringwide.experiment import find_peers
 from ringwide.experiment.find_peers import FoundPeers, ListedPeers, PeersAtStore, aside, meet_at, others_of
-from ringwide.experiment.node_runner import run_alone, run_quietly
 from ringwide.experiment.stop_signals import NodeStop
-from ringwide.experiment.worker import Worker
+from ringwide.experiment.worker import Worker, run_alone, run_quietly
 
 PATIENCE_SECONDS = 60
 

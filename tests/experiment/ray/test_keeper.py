@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.bootstrap.key_file import new_key
+from ringwide.bootstrap.protection import new_key
 from ringwide.errors import RingwideError
 from ringwide.experiment.node_messages import decode
 from ringwide.experiment.ray import keeper as keepers

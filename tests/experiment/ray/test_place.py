@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.bootstrap.key_file import new_key
+from ringwide.bootstrap.protection import new_key
 from ringwide.errors import ConfigError, JoinError
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.ray.cluster import needed, there_is

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from experiment.told import result
-from ringwide.experiment.run_figures import of_node, spread, totals
+from ringwide.experiment.summary import figures_of_all, of_node, spread
 
 
 def test_a_node_has_what_it_told_and_what_follows_from_it() -> None:
@@ -14,7 +14,7 @@ def test_a_node_has_what_it_told_and_what_follows_from_it() -> None:
 
 
 def test_totals_add_up_what_adds_up() -> None:
-    both = totals(
+    both = figures_of_all(
         {
             0: result(loss=1.0, samples=100, memory_bytes=10, torch_memory_bytes=7, peak_memory_bytes=20),
             1: result(loss=2.0, samples=300, memory_bytes=30, torch_memory_bytes=8, peak_memory_bytes=40),
@@ -30,13 +30,13 @@ def test_totals_add_up_what_adds_up() -> None:
 
 def test_the_ratio_of_all_is_that_of_all_bytes() -> None:
     both = {0: result(compression_ratio=4.0, bytes_sent=100), 1: result(compression_ratio=1.0, bytes_sent=300)}
-    assert totals(both)["compression_ratio"] == 700 / 400
-    assert totals({0: result(bytes_sent=0)})["compression_ratio"] == 1.0
+    assert figures_of_all(both)["compression_ratio"] == 700 / 400
+    assert figures_of_all({0: result(bytes_sent=0)})["compression_ratio"] == 1.0
 
 
 def test_a_loss_that_is_no_number_is_not_hidden_by_the_others() -> None:
-    assert math.isnan(totals({0: result(), 1: result(loss=math.nan)})["loss"])
-    assert totals({0: result(), 1: result(loss=math.nan, samples=0)})["loss"] == 0.25
+    assert math.isnan(figures_of_all({0: result(), 1: result(loss=math.nan)})["loss"])
+    assert figures_of_all({0: result(), 1: result(loss=math.nan, samples=0)})["loss"] == 0.25
 
 
 def test_the_spread_is_of_everything_that_is_measured() -> None:
@@ -48,5 +48,5 @@ def test_the_spread_is_of_everything_that_is_measured() -> None:
 
 
 def test_no_nodes_have_no_figures() -> None:
-    assert totals({}) == {}
+    assert figures_of_all({}) == {}
     assert spread([]) == {}

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ringwide.bootstrap.key_file import make_key_file
+from ringwide.bootstrap.protection import make_key_file
 
 
 def settings_of(protection: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import runpy
 import sys
 
-from ringwide.experiment.die_with_parent import call_this_process, end_with
+from ringwide.experiment.forkserver import call_this_process, end_with
 
 NODE = "ringwide.node"
 

@@ -19,7 +19,7 @@ from ringwide.bootstrap.listen import listen
 from ringwide.bootstrap.peers import Address
 from ringwide.bootstrap.rendezvous import this_machine
 from ringwide.errors import RingwideError
-from ringwide.experiment.node_process import lines_of
+from ringwide.experiment.fleet import lines_of
 from ringwide.experiment.recorder import versions
 
 

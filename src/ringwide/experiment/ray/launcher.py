@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ringwide.bootstrap.key_file import new_key
+from ringwide.bootstrap.protection import new_key
 from ringwide.errors import ConfigError, JoinError
 from ringwide.experiment.config import ExperimentConfig
-from ringwide.experiment.fleet import Exit
+from ringwide.experiment.fleet import Exit, ProcessOutput
 from ringwide.experiment.launch import Launch
-from ringwide.experiment.node_process import ProcessOutput
 from ringwide.experiment.ray.cluster import Room, connected, room_for
 from ringwide.experiment.ray.keeper import (
     EXPERIMENT,

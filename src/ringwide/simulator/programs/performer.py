@@ -8,8 +8,7 @@ from math import inf
 from typing import Any
 
 from ringwide.ring import Ring
-from ringwide.simulator.programs.journal import RankJournal
-from ringwide.simulator.programs.material import ProgramNumbers
+from ringwide.simulator.programs.journal import ProgramNumbers, RankJournal
 from ringwide.simulator.programs.program import (
     Await,
     Branch,

@@ -13,8 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ringwide.compression.codecs.base import Array
-from ringwide.simulator.programs.journal import CallEnding, JournalEntry, RankJournal
-from ringwide.simulator.programs.material import decides, expected_memory, expected_result
+from ringwide.simulator.programs.journal import (
+    CallEnding,
+    JournalEntry,
+    RankJournal,
+    decides,
+    expected_memory,
+    expected_result,
+)
 from ringwide.simulator.programs.program import (
     Await,
     Branch,

@@ -10,7 +10,7 @@ from ringwide.collectives.plan import Planner
 from ringwide.ring import Ring
 from ringwide.runtime.callers import noted_descent
 from ringwide.simulator.calls import CodecSettings
-from ringwide.simulator.clock import Weather
+from ringwide.simulator.host import Weather
 from ringwide.simulator.programs.drawing import program_of
 from ringwide.simulator.programs.engine import CONFIG, SimulatedEngine, Wires
 from ringwide.simulator.programs.journal import RankJournal
