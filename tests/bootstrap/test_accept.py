@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bootstrap.test_form_ring import formed_ring, member, outcomes_of
 from bootstrap.test_locked_door import challenge
 
 import ringwide
 from bootstrap.strangers import CHALLENGE, HEADER, HELLO, PATIENCE_SECONDS, frame, rest, sealed, visiting
+from bootstrap.test_form_ring import formed_ring, member, outcomes_of
 from local_ring import free_peers
 from ringwide.bootstrap import accept, form_ring
 from ringwide.bootstrap.accept import Acceptor, leisure_after

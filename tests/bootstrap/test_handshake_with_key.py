@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bootstrap.test_form_ring import formed_ring, member, outcomes_of
 
 import ringwide
 from bootstrap.strangers import (
@@ -28,6 +27,7 @@ from bootstrap.strangers import (
     rest,
     visiting,
 )
+from bootstrap.test_form_ring import formed_ring, member, outcomes_of
 from local_ring import error_of, free_peers
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bootstrap.test_form_ring import formed_ring, member, outcomes_of
 from bootstrap.test_reception import Seats, silent_visitors
 
 import ringwide
 from bootstrap.strangers import PATIENCE_SECONDS, START_SECONDS, rest, visiting
+from bootstrap.test_form_ring import formed_ring, member, outcomes_of
 from local_ring import free_peers
 from ringwide.bootstrap import accept
 from transport.certificates import Authority

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bootstrap.test_form_ring import formed_ring, forward, member, outcomes_of
 
 import ringwide
 from bootstrap.strangers import PATIENCE_SECONDS, START_SECONDS, hang_up, hello, rest
+from bootstrap.test_form_ring import formed_ring, forward, member, outcomes_of
 from local_ring import free_peers, on_every_rank
 from ringwide import Ring, RingConfig
 from ringwide.bootstrap import form_ring
