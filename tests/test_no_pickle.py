@@ -38,12 +38,12 @@ UNPICKLES = {"yaml.unsafe_load", "yaml.unsafe_load_all", "yaml.full_load", "yaml
 SAFE_LOADERS = ("yaml.SafeLoader", "yaml.CSafeLoader")
 # Its processes pass pickles through pipes that they inherit: between a launcher and what it forked, never from outside.
 MAY_FORK = {
-    "experiment/fleet/nursery.py",
-    "experiment/node/part.py",
+    "experiment/forkserver.py",
+    "experiment/worker.py",
     "simulator/many.py",
     "simulator/programs/processes.py",
 }
-HEARS_OF_ITS_END = {"background.py"}  # where somebody else has started the process so; it passes nothing
+HEARS_OF_ITS_END = {"runtime/background_loop.py"}  # where somebody else has started the process so; it passes nothing
 
 
 def dangers(tree: ast.AST) -> Iterator[tuple[int, str]]:

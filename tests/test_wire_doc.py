@@ -36,14 +36,14 @@ def test_the_header() -> None:
 
 def test_magic_and_version() -> None:
     meanings = {row[2]: row[4] for row in table_under("The header")}
-    packed = frame.news(frame.Kind.LOST, "")
+    packed = frame.news(frame.FrameKind.LOST, "")
     assert meanings["magic"] == f"the letters `{packed[:2].decode()}`"
     assert meanings["version"] == f"of this protocol: {packed[2]}"
 
 
 def test_the_kinds() -> None:
     rows = [(row[0], int(row[1])) for row in table_under("The kinds")]
-    assert rows == [(kind.name, int(kind)) for kind in frame.Kind]
+    assert rows == [(kind.name, int(kind)) for kind in frame.FrameKind]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_sign_of_life() -> None:
         offset += width
     assert [row[:4] for row in table_under("Signs of life")] == rows
     assert offset == heartbeat.SIGN_BYTES
-    assert f"lane {heartbeat.VITAL_LANE}" in WIRE.read_text()
+    assert f"lane {heartbeat.HEARTBEAT_LANE}" in WIRE.read_text()
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,6 @@ def test_what_is_said_of_p2p() -> None:
         str(int(p2p.Space.EXCHANGES)): "a part of an exchange",
     }
     text = " ".join(WIRE.read_text().split())
-    assert f"lane {p2p.MAIL_LANE}" in text
+    assert f"lane {p2p.P2P_LANE}" in text
     beside, character = p2p.kept_bytes(""), p2p.kept_bytes("x") - p2p.kept_bytes("")
     assert f"takes {beside} bytes and {character} for each character" in text

@@ -7,7 +7,7 @@ import pytest
 
 import ringwide
 from bootstrap.in_memory_store import PATIENCE_SECONDS, BlindStore, MemoryStore, on_every_thread
-from ringwide.bootstrap import rendezvous, same_host
+from ringwide.bootstrap import rendezvous
 from ringwide.bootstrap.rendezvous import LONGEST_BYTES, Found, find_peers
 from ringwide.errors import AddressError, ConfigError, JoinError, RingwideError, StartTimeout
 
@@ -193,27 +193,27 @@ def test_a_rank_beyond_the_size_is_refused() -> None:
 
 
 def test_a_machine_knows_itself_and_its_loopback() -> None:
-    assert same_host.this_machine() == same_host.this_machine()
-    assert len(same_host.this_machine()) == 32
+    assert rendezvous.this_machine() == rendezvous.this_machine()
+    assert len(rendezvous.this_machine()) == 32
 
 
-@pytest.mark.parametrize("what", ["_network", "_read", "gethostname"])
+@pytest.mark.parametrize("what", ["_network", "_text_of", "gethostname"])
 def test_another_boot_name_or_network_is_another_machine(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = same_host.this_machine()
-    owner = socket if what == "gethostname" else same_host
+    here = rendezvous.this_machine()
+    owner = socket if what == "gethostname" else rendezvous
     monkeypatch.setattr(owner, what, lambda *_: "another")
-    assert same_host.this_machine() != here
+    assert rendezvous.this_machine() != here
 
 
 def test_loopback_is_no_address_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     routes = {"me": "127.0.1.1", "192.0.2.1": "10.0.0.7"}
-    monkeypatch.setattr(same_host, "_source_of", routes.get)
-    assert same_host.address_towards("me", rank=0) == "10.0.0.7"
+    monkeypatch.setattr(rendezvous, "_source_of", routes.get)
+    assert rendezvous.address_towards("me", rank=0) == "10.0.0.7"
     routes["192.0.2.1"] = "127.0.0.1"
     with pytest.raises(AddressError, match=r"rank 3 does not know its address: .* RINGWIDE_HOST"):
-        same_host.address_towards("me", rank=3)
+        rendezvous.address_towards("me", rank=3)
 
 
 def test_the_kernel_knows_the_way_to_this_machine() -> None:
-    assert same_host._source_of("127.0.0.1") == "127.0.0.1"
-    assert same_host._source_of("no-such-host.invalid") is None
+    assert rendezvous._source_of("127.0.0.1") == "127.0.0.1"
+    assert rendezvous._source_of("no-such-host.invalid") is None

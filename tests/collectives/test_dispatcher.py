@@ -177,7 +177,7 @@ def test_a_peer_that_is_lost_after_another_has_left_ends_what_is_open() -> None:
 
 def test_a_call_that_a_departed_peer_has_seen_the_end_of_still_hears_how_it_ended() -> None:
     rank = OneRank()
-    rank.hear(1, frame.news(frame.Kind.ABORT, "its task was cancelled", collective=1))
+    rank.hear(1, frame.news(frame.FrameKind.ABORT, "its task was cancelled", collective=1))
     rank.hear(1, frame.goodbye("it is done", [1]))
     rank.call(CollectiveKind.ALLREDUCE, SMALL)
     assert isinstance(rank.endings[0], CollectiveAborted)
@@ -197,7 +197,7 @@ def test_damage_on_a_lane_is_told_as_such() -> None:
 @pytest.mark.parametrize("words", ["²  is no number", "", "somebody", "9" * 4000])
 def test_news_of_a_loss_that_names_nobody_is_no_accident(words: str) -> None:
     rank = OneRank()
-    rank.hear(2, frame.news(frame.Kind.LOST, words))
+    rank.hear(2, frame.news(frame.FrameKind.LOST, words))
     assert isinstance(rank.dispatcher.over, PeerLost)
 
 
@@ -243,7 +243,7 @@ def test_a_goodbye_does_not_excuse_what_was_wrong_before_it() -> None:
 def test_a_peer_that_gives_up_call_after_call_may_be_far_ahead() -> None:
     rank = OneRank()
     for number in range(1, 1001):
-        rank.hear(1, frame.news(frame.Kind.ABORT, "its task was cancelled", collective=number))
+        rank.hear(1, frame.news(frame.FrameKind.ABORT, "its task was cancelled", collective=number))
     for _ in range(1000):
         rank.call(CollectiveKind.ALLREDUCE, SMALL)
     assert all(isinstance(error, CollectiveAborted) for error in rank.endings)
@@ -339,7 +339,7 @@ def test_those_who_have_not_called_are_the_ones_it_waits_for() -> None:
     (error,) = rank.endings
     assert isinstance(error, CollectiveTimeout)
     assert error.waiting_for == (2,)
-    assert [header.kind for header in rank.links[0].told] == [frame.Kind.TIMEOUT]
+    assert [header.kind for header in rank.links[0].told] == [frame.FrameKind.TIMEOUT]
 
 
 def test_if_all_have_called_it_waits_for_those_whose_numbers_are_due() -> None:
@@ -354,7 +354,7 @@ def test_if_all_have_called_it_waits_for_those_whose_numbers_are_due() -> None:
 def test_a_deadline_that_another_rank_has_noticed() -> None:
     rank = OneRank()
     rank.call(CollectiveKind.ALLREDUCE, 0)
-    rank.hear(1, frame.news(frame.Kind.TIMEOUT, "2.5 2", collective=1))
+    rank.hear(1, frame.news(frame.FrameKind.TIMEOUT, "2.5 2", collective=1))
     (error,) = rank.endings
     assert isinstance(error, CollectiveTimeout)
     assert error.waiting_for == (2,)
@@ -365,7 +365,7 @@ def test_a_deadline_in_strange_words_is_refused() -> None:
     rank = OneRank()
     rank.call(CollectiveKind.ALLREDUCE, 0)
     with pytest.raises(RemoteProtocolError, match="rank 1 gave up on collective 1 in strange words"):
-        rank.hear(1, frame.news(frame.Kind.TIMEOUT, "soon 2", collective=1))
+        rank.hear(1, frame.news(frame.FrameKind.TIMEOUT, "soon 2", collective=1))
 
 
 def test_signs_of_life_are_asked_for_only_while_something_waits() -> None:
@@ -375,7 +375,7 @@ def test_signs_of_life_are_asked_for_only_while_something_waits() -> None:
     assert rank.heartbeats.watched == []
     rank.clock.tick(0.3)
     assert rank.heartbeats.watched == [1]
-    rank.hear(1, frame.news(frame.Kind.ABORT, "enough", collective=1))
+    rank.hear(1, frame.news(frame.FrameKind.ABORT, "enough", collective=1))
     rank.clock.tick(0.5)
     assert rank.heartbeats.watched == [1, "rest"]
 
@@ -405,7 +405,7 @@ def test_a_loss_is_passed_on_once_to_those_who_cannot_hear_it_from_the_one_who_n
     rank = OneRank()
     rank.call(CollectiveKind.ALLREDUCE, BULK)
     for _ in range(2):
-        rank.hear(1, frame.news(frame.Kind.LOST, "2 1 it broke"))
+        rank.hear(1, frame.news(frame.FrameKind.LOST, "2 1 it broke"))
     (error,) = rank.endings
     assert isinstance(error, PeerLost)
     assert (error.rank, error.reason) == (2, "it broke (noticed by rank 1)")
@@ -415,7 +415,7 @@ def test_a_loss_is_passed_on_once_to_those_who_cannot_hear_it_from_the_one_who_n
 def test_one_that_was_given_up_on_knows_by_whom_whoever_tells_it() -> None:
     rank = OneRank()
     rank.call(CollectiveKind.ALLREDUCE, BULK)
-    rank.hear(1, frame.news(frame.Kind.LOST, "0 2 silence"))
+    rank.hear(1, frame.news(frame.FrameKind.LOST, "0 2 silence"))
     (error,) = rank.endings
     assert isinstance(error, PeerLost)
     assert (error.rank, error.reason) == (2, "it has given up on this rank: silence")
@@ -425,7 +425,7 @@ def test_one_that_was_given_up_on_knows_by_whom_whoever_tells_it() -> None:
 def test_a_loss_in_strange_words_is_about_the_one_that_tells_it(words: str) -> None:
     rank = OneRank()
     rank.call(CollectiveKind.ALLREDUCE, BULK)
-    rank.hear(1, frame.news(frame.Kind.LOST, words))
+    rank.hear(1, frame.news(frame.FrameKind.LOST, words))
     (error,) = rank.endings
     assert isinstance(error, PeerLost)
     assert error.rank == 1
@@ -438,7 +438,7 @@ def test_one_that_is_leaving_lets_its_goodbye_tell_what_it_gave_up() -> None:
     assert rank.links[1].told == []
     rank.dispatcher.say_goodbye("enough")
     rank.clock.tick(1.0)
-    assert [told.kind for told in rank.links[1].told] == [frame.Kind.GOODBYE]
+    assert [told.kind for told in rank.links[1].told] == [frame.FrameKind.GOODBYE]
     assert rank.links[1].words[0].endswith("enough")
 
 
@@ -447,7 +447,7 @@ def test_one_that_does_not_leave_after_all_tells_it_later() -> None:
     rank.call(CollectiveKind.ALLREDUCE, BULK)
     rank.dispatcher.abort(rank.dispatcher._open[1], "cancelled", leaving=True)
     rank.clock.tick(1.0)
-    assert [(told.kind, told.collective) for told in rank.links[1].told] == [(frame.Kind.ABORT, 1)]
+    assert [(told.kind, told.collective) for told in rank.links[1].told] == [(frame.FrameKind.ABORT, 1)]
 
 
 def test_silence_that_nobody_waits_for_is_no_loss() -> None:

@@ -67,9 +67,9 @@ def test_what_only_a_log_file_asks_for_is_not_said_aloud(capsys: pytest.CaptureF
         logger = logging.getLogger("ringwide")
         logger.setLevel(logging.DEBUG)
         try:
-            logging.getLogger("ringwide.membership").info("not seen")
-            logging.getLogger("ringwide.collective").debug("not seen")
-            logging.getLogger("ringwide.collective").info("codec=none")
+            logging.getLogger("ringwide.bootstrap").info("not seen")
+            logging.getLogger("ringwide.compression").debug("not seen")
+            logging.getLogger("ringwide.compression").info("codec=none")
         finally:
             logger.setLevel(logging.NOTSET)
         return 0

@@ -7,7 +7,7 @@ from experiment import told
 from ringwide.experiment.worker import log_file
 from ringwide.training.progress import Evaluation
 
-LOGGER = logging.getLogger("ringwide.membership")
+LOGGER = logging.getLogger("ringwide.bootstrap")
 
 
 def test_every_step_is_a_line_and_so_is_everything_else(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     async def act(ring: Ring) -> None:
         for count in range(1, 8):
             await ring.allreduce(np.ones(count))
-            assert len(ring._familiar._known) <= 3
+            assert len(ring._small_tensors._known) <= 3
 
     await on_every_rank(1, act)
 
@@ -170,6 +170,6 @@ async def test_few_tensors_are_kept() -> None:
     async def act(ring: Ring) -> int:
         for _ in range(100):
             await ring.allreduce(torch.ones(5))
-        return len(ring._familiar._views)
+        return len(ring._small_tensors._views)
 
     assert await on_every_rank(1, act) < [9]

@@ -206,7 +206,7 @@ def computing(scenario: Scenario) -> bool:
 
 
 def encoded(scenario: Scenario) -> bool:
-    return scenario.coding.encodes and scenario.fault.kind is FaultKind.ABORT
+    return scenario.codec_jobs.encodes and scenario.fault.kind is FaultKind.ABORT
 
 
 def repeated(scenario: Scenario) -> bool:

@@ -21,7 +21,7 @@ from ringwide.experiment.board import Board
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.find_peers import FoundPeers, PeerFinder
 from ringwide.experiment.fleet import name_of_signal
-from ringwide.experiment.node_messages import Message, decode, encode
+from ringwide.experiment.node_messages import NAME_OF, Message, decode, encode
 from ringwide.experiment.recorder import Recorder, new_directory
 from ringwide.experiment.stop_signals import ENDED_BY_SIGNAL, NodeStop
 from ringwide.experiment.sweep import Variant, write_document
@@ -141,7 +141,7 @@ class LogFile:
         if isinstance(message, Progress):
             self._stream.writelines(map(_step_line, message.steps))
         else:
-            self._stream.write(f"{type(message).__name__.lower()} {_pairs(message)}\n")
+            self._stream.write(f"{NAME_OF[type(message)]} {_pairs(message)}\n")
         self._stream.flush()
 
 
