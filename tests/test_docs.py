@@ -23,8 +23,8 @@ from bench import (
     same_host,
     training,
 )
-from ringwide.config.field_marks import settings_table
 from ringwide.config.ring_config import RingConfig
+from ringwide.config.validation import settings_table
 
 ROOT = Path(__file__).parent.parent
 

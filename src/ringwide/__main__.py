@@ -89,7 +89,7 @@ def _keygen(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     import uvloop
 
-    from ringwide.experiment.run import run_experiment
+    from ringwide.experiment.launch import run_experiment
 
     return uvloop.run(
         run_experiment(
@@ -142,8 +142,8 @@ def _keys(_: argparse.Namespace) -> int:
 
 
 def _settings(_: argparse.Namespace) -> int:
-    from ringwide.config.field_marks import settings_table
     from ringwide.config.ring_config import RingConfig
+    from ringwide.config.validation import settings_table
 
     print(settings_table(RingConfig))
     return 0

@@ -2,8 +2,7 @@ from itertools import product
 
 import pytest
 
-from ringwide.collectives.channel import Channel
-from ringwide.collectives.collective import SAME_CALLER, Collective, Mark
+from ringwide.collectives.collective import SAME_CALLER, Channel, Collective, Mark
 from ringwide.collectives.plan import CollectiveKind, Plan, Planner, Request
 from ringwide.tensors.bucket import BucketShape
 

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from ringwide.bootstrap.protection import make_key_file
-from ringwide.config.field_marks import DECIDES_BITS, EQUAL, fields_that
 from ringwide.config.ring_config import CODECS, RingConfig
+from ringwide.config.validation import DECIDES_BITS, EQUAL, fields_that
 from ringwide.errors import ConfigError
 from ringwide.experiment.config import load_experiment
 

@@ -20,8 +20,8 @@ from ringwide.errors import ConfigError, RingwideError
 from ringwide.experiment import fleet, launch
 from ringwide.experiment.fleet import Command, NodeFailed
 from ringwide.experiment.forkserver import Task
+from ringwide.experiment.launch import run_experiment
 from ringwide.experiment.node_messages import Message, encode
-from ringwide.experiment.run import run_experiment
 
 pytestmark = pytest.mark.system
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.observe import process_memory
-from ringwide.observe.process_memory import peak_bytes, shared_out_bytes
+from ringwide.observe import statistics
+from ringwide.observe.statistics import peak_bytes, shared_out_bytes
 
 MIB = 1024 * 1024
 
@@ -28,10 +28,10 @@ def test_what_siblings_share_with_their_parent_is_counted_with_them(
 ) -> None:
     # 100 kB of its own and 600 shared by two siblings and their parent: a third for each, 300 for each sibling.
     (tmp_path / "smaps").write_text("Rss: 700 kB\nPss: 300 kB\nPrivate_Clean: 30 kB\nPrivate_Dirty: 70 kB\n")
-    monkeypatch.setattr(process_memory, "_SMAPS", tmp_path / "smaps")
+    monkeypatch.setattr(statistics, "_SMAPS", tmp_path / "smaps")
     assert shared_out_bytes() == 300 * 1024
     assert shared_out_bytes(siblings=2) == 400 * 1024
-    assert process_memory.resident_bytes() == 700 * 1024
+    assert statistics.resident_bytes() == 700 * 1024
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_what_siblings_share_with_their_parent_is_counted_with_them(
 )
 def test_only_the_line_of_that_name_counts(tmp_path: Path, text: str, found: int) -> None:
     (tmp_path / "smaps").write_text(text)
-    assert process_memory._kib_of("Pss", tmp_path / "smaps") == found
+    assert statistics._kib_of("Pss", tmp_path / "smaps") == found
 
 
 def test_where_nobody_tells_it_is_not_known(tmp_path: Path) -> None:
-    assert process_memory._kib_of("Pss", tmp_path / "missing") == 0
+    assert statistics._kib_of("Pss", tmp_path / "missing") == 0

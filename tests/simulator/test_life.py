@@ -9,9 +9,8 @@ import pytest
 from ringwide.compression.codecs import registry
 from ringwide.simulator import LifeOutcome, simulate
 from ringwide.simulator.__main__ import main
-from ringwide.simulator.faults import Damage, FaultKind
-from ringwide.simulator.many import Tried, cores, try_seeds
-from ringwide.simulator.scenario import Scenario, scenario_of
+from ringwide.simulator.life import Tried, cores, try_seeds
+from ringwide.simulator.scenario import Damage, FaultKind, Scenario, scenario_of
 
 pytestmark = pytest.mark.timeout(600)  # much is computed
 
@@ -168,7 +167,7 @@ def test_the_command_names_failing_seeds(capsys: pytest.CaptureFixture[str], mon
         struck=1,
         errors=frozenset(),
     )
-    monkeypatch.setattr("ringwide.simulator.many.simulate", lambda seed: bad if seed == 8 else simulate(seed))
+    monkeypatch.setattr("ringwide.simulator.life.simulate", lambda seed: bad if seed == 8 else simulate(seed))
     assert main(["--seeds", "2", "--first", "7"]) == 1
     assert "seed 8: a wrong sum" in capsys.readouterr().out
 

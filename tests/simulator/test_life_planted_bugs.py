@@ -14,10 +14,9 @@ from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.protocol import frame_reader
 from ringwide.protocol.frame import FrameKind, Header
 from ringwide.simulator import simulate
-from ringwide.simulator.faults import Damage, FaultKind
 from ringwide.simulator.host import Host
 from ringwide.simulator.lane import SimulatedLane
-from ringwide.simulator.scenario import Scenario, scenario_of
+from ringwide.simulator.scenario import Damage, FaultKind, Scenario, scenario_of
 
 pytestmark = pytest.mark.timeout(600)  # much is computed
 

@@ -4,10 +4,9 @@ import pytest
 
 from ringwide.errors import CorruptFrame, PeerLost
 from ringwide.protocol.frame import HEADER_BYTES, FrameKind, news, sealed_frame, unpack
-from ringwide.simulator.faults import FaultKind
 from ringwide.simulator.lane import garbled, stale
 from ringwide.simulator.life import Life
-from ringwide.simulator.scenario import scenario_of
+from ringwide.simulator.scenario import FaultKind, scenario_of
 
 
 def is_plain(seed: int) -> bool:

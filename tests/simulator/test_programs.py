@@ -8,7 +8,7 @@ import pytest
 
 from ringwide.collectives.plan import CollectiveKind
 from ringwide.simulator.__main__ import main
-from ringwide.simulator.many import Tried, cores, try_seeds
+from ringwide.simulator.life import Tried, cores, try_seeds
 from ringwide.simulator.programs.drawing import program_of
 from ringwide.simulator.programs.program import (
     Branch,

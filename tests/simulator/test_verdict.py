@@ -14,8 +14,7 @@ from ringwide.errors import (
     PeerLost,
     RingwideError,
 )
-from ringwide.simulator.faults import Damage, Fault, FaultKind
-from ringwide.simulator.scenario import scenario_of
+from ringwide.simulator.scenario import Damage, Fault, FaultKind, scenario_of
 from ringwide.simulator.verdict import explains, follows, must_fail, patience, woken_at
 
 CALL = 1

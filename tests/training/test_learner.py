@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from ringwide.training.config import TrainingConfig
-from ringwide.training.data.samples import Data, SampleShare, TensorSamples, shares
 from ringwide.training.learner import Learner
+from ringwide.training.samples import Data, SampleShare, TensorSamples, shares
 
 FEATURES, CLASSES, TRAIN, TEST = 5, 3, 23, 611
 

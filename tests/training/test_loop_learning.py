@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from ringwide.training.config import TrainingConfig
-from ringwide.training.data.loading import load_data
-from ringwide.training.data.samples import shares
+from ringwide.training.data_sources import load_data
 from ringwide.training.learner import correct, loss_function
 from ringwide.training.models import build_model
 from ringwide.training.optimizer import learning_rate_at, make_optimizer
+from ringwide.training.samples import shares
 
 
 def learnt(steps: int, **settings: Any) -> tuple[float, float]:

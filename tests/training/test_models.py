@@ -10,9 +10,9 @@ from torch import nn
 
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
-from ringwide.training.data.samples import Data, TensorSamples
 from ringwide.training.learner import loss_function
 from ringwide.training.models import build_model
+from ringwide.training.samples import Data, TensorSamples
 
 
 def data_of(inputs: torch.Tensor, outputs: int = 10) -> Data:
@@ -188,7 +188,7 @@ def test_a_node_with_little_to_learn_loads_little() -> None:
     script = """
 import sys, torch
 from ringwide.training.config import TrainingConfig
-from ringwide.training.data.loading import load_data
+from ringwide.training.data_sources import load_data
 from ringwide.training.learner import loss_function
 from ringwide.training.models import build_model
 from ringwide.training.optimizer import make_optimizer

@@ -4,8 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ringwide.collectives.channel import channel_of
-from ringwide.collectives.collective import Collective
+from ringwide.collectives.collective import Collective, channel_of
 from ringwide.errors import ranks_named
 
 logger = logging.getLogger("ringwide.collectives")

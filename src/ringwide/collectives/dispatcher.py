@@ -21,8 +21,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from ringwide.collectives.channel import Channel, Channels, channel_of, is_after
-from ringwide.collectives.collective import Collective, Done, EarlyFrames, Mark
+from ringwide.collectives.collective import Channel, Channels, Collective, Done, EarlyFrames, Mark, channel_of, is_after
 from ringwide.collectives.compressed_operation import CompressedOperation
 from ringwide.collectives.deadlines import Clock, Deadlines
 from ringwide.collectives.operation import LaneLike, LinkLike, Operation

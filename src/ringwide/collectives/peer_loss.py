@@ -14,8 +14,7 @@ Rules:
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from ringwide.collectives.channel import is_after, sequence_of
-from ringwide.collectives.collective import Collective
+from ringwide.collectives.collective import Collective, is_after, sequence_of
 from ringwide.collectives.deadlines import Clock
 from ringwide.collectives.leaving import Leaving
 from ringwide.errors import CorruptFrame, PeerLeft, PeerLost, RemoteProtocolError, RingwideError, fresh

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ringwide.compression.autotune import RAW
+from ringwide.compression.autotune import RAW, shrinks
 from ringwide.compression.codecs.base import Array, Codec
-from ringwide.compression.codecs.sampling import shrinks
 from ringwide.compression.feedback import Feedback
 from ringwide.protocol.frame import Header
 from ringwide.protocol.instruction import Finish, Keep, Relay, Script, Send

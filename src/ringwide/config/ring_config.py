@@ -36,8 +36,7 @@ from ringwide.bootstrap.same_host import SameHost
 from ringwide.compression.codecs import registry
 from ringwide.compression.codecs.base import Codec
 from ringwide.config.document import Document, DocumentKind, read_document
-from ringwide.config.field_marks import DECIDES_BITS, EQUAL, fields_that
-from ringwide.config.validation import OverrideSource, checked, overridden
+from ringwide.config.validation import DECIDES_BITS, EQUAL, OverrideSource, checked, fields_that, overridden
 from ringwide.errors import ConfigError
 from ringwide.transport.aead_wire import KEY_BYTES, cipher
 from ringwide.transport.tls import TlsContexts, tls_contexts

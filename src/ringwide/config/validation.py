@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ByteSize, JsonValue, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -14,6 +14,41 @@ from ringwide.bootstrap.protection import concealed
 from ringwide.config.document import Document
 from ringwide.config.yaml_text import KeyPath, dotted, parse
 from ringwide.errors import ConfigError
+
+Said = dict[str, JsonValue]
+EQUAL: Said = {"equal_on_all_ranks": True}
+"""Ranks that meet compare what follows from it, and refuse each other if that differs."""
+DECIDES_BITS: Said = {"decides_bits": True}
+"""Results depend on it, to the last bit: a run that goes on from a checkpoint must have the same."""
+
+
+def fields_that(model: type[BaseModel], say: Said) -> tuple[str, ...]:
+    return tuple(name for name, field in model.model_fields.items() if _says(field, say))
+
+
+def _says(field: FieldInfo, what: Said) -> bool:
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and what.items() <= extra.items()
+
+
+def settings_table(model: type[BaseModel]) -> str:
+    """Every setting as a row of Markdown."""
+    rows = [
+        f"| `{name}` | `{_as_written(field.default)}` | {_of_ranks(field)} | {field.description} |"
+        for name, field in model.model_fields.items()
+    ]
+    return "\n".join(["| setting | default | | |", "| --- | --- | --- | --- |", *rows])
+
+
+def _of_ranks(field: FieldInfo) -> str:
+    words = {"equal": EQUAL, "bits": DECIDES_BITS}
+    return ", ".join(word for word, what in words.items() if _says(field, what))
+
+
+def _as_written(default: object) -> str:
+    if isinstance(default, ByteSize):
+        return default.human_readable(separator=" ") if default else "0"
+    return "none" if default in (None, "") else str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def blocks(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:

@@ -96,10 +96,10 @@ def _importable(experiment: Path) -> Iterator[None]:
 
 def plan_of(config: ExperimentConfig) -> TrainingPlan:
     """As the nodes will tell it, made without them."""
-    from ringwide.training.data.loading import load_data
-    from ringwide.training.data.samples import Course
+    from ringwide.training.data_sources import load_data
     from ringwide.training.learner import flatten
     from ringwide.training.models import build_model
+    from ringwide.training.samples import Course
 
     data = load_data(config.training)
     buckets = flatten(build_model(config.training, data), config.training.bucket_bytes)

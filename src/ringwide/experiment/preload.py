@@ -7,7 +7,7 @@ ten of them take less memory than three that import it themselves.
 import gc
 import importlib
 
-from ringwide.observe.process_memory import resident_bytes
+from ringwide.observe.statistics import resident_bytes
 
 _before = resident_bytes()
 importlib.import_module("torch")

@@ -13,8 +13,8 @@ from typing import TextIO
 
 import numpy as np
 
-from ringwide.config.field_marks import DECIDES_BITS, fields_that
 from ringwide.config.ring_config import RingConfig
+from ringwide.config.validation import DECIDES_BITS, fields_that
 from ringwide.errors import ConfigError
 from ringwide.experiment import summary
 from ringwide.experiment.board import Board
@@ -26,7 +26,7 @@ from ringwide.experiment.recorder import Recorder, new_directory
 from ringwide.experiment.stop_signals import ENDED_BY_SIGNAL, NodeStop
 from ringwide.experiment.sweep import Variant, write_document
 from ringwide.experiment.view import view_for
-from ringwide.observe.process_memory import peak_bytes, shared_out_bytes
+from ringwide.observe.statistics import peak_bytes, shared_out_bytes
 from ringwide.ring import Ring, join
 from ringwide.training.progress import Progress, Result, TrainingStep
 

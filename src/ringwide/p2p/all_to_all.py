@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ringwide.collectives.channel import sequence_of
+from ringwide.collectives.collective import sequence_of
 from ringwide.collectives.plan import CollectiveKind, Plan, Planner, Request
 from ringwide.collectives.prepared import Prepared, reason_of
 from ringwide.compression.codecs.base import Array

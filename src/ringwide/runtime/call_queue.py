@@ -19,8 +19,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
-from ringwide.collectives.channel import Channel, sequence_of
-from ringwide.collectives.collective import WINDOW, Collective
+from ringwide.collectives.collective import WINDOW, Channel, Collective, sequence_of
 from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.prepared import Prepared, reason_of
 from ringwide.errors import RingClosed, TensorInUse, fresh

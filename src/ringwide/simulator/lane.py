@@ -21,9 +21,8 @@ from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, Header, framed, seal, sealed_frame
 from ringwide.protocol.frame_reader import FrameReader
 from ringwide.protocol.heartbeat import HEARTBEAT_LANE
-from ringwide.simulator.faults import Damage
 from ringwide.simulator.host import Event, Host, VirtualClock
-from ringwide.simulator.scenario import Scenario
+from ringwide.simulator.scenario import Damage, Scenario
 from ringwide.transport.buffers import Scratch
 from ringwide.transport.link import EndingLink
 from ringwide.transport.wire import CutOff

@@ -1,11 +1,16 @@
 """One life of a ring: ranks that call, faults that strike, and what must be true of everything that they get."""
 
-from collections.abc import Iterator
+import gc
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from math import inf
 from random import Random
+from typing import Protocol
 
 import numpy as np
 
@@ -13,11 +18,10 @@ from ringwide.collectives.plan import CollectiveKind, Plan, Planner
 from ringwide.compression.codecs.registry import decoder
 from ringwide.errors import RingwideError
 from ringwide.simulator.calls import CallNumbers, SimulatedCall, SimulatedMemory, bits
-from ringwide.simulator.faults import Fault, FaultKind
 from ringwide.simulator.lane import SimulatedLane
 from ringwide.simulator.network import Network
 from ringwide.simulator.rank import Rank, SimulatedHeartbeats
-from ringwide.simulator.scenario import Scenario, scenario_of
+from ringwide.simulator.scenario import Fault, FaultKind, Scenario, scenario_of
 from ringwide.simulator.verdict import Books, explains, follows, is_deaf, must_fail, patience, woken_at
 
 _EXPRESS_SHARE = 0.5
@@ -306,3 +310,72 @@ def _planner(scenario: Scenario, rank: int) -> Planner:
         express_bytes=scenario.express_bytes,
         fanout=scenario.fanout,
     )
+
+
+# Many seeds, on several cores.
+
+_BATCH = 100
+
+
+class Trial(Protocol):
+    """What became of one seed."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def problems(self) -> tuple[str, ...]: ...
+
+    @property
+    def events(self) -> int: ...
+
+    @property
+    def story(self) -> str:
+        """What the seed means, for people."""
+        ...
+
+
+Try = Callable[[int], Trial]
+"""try(seed): in any process, so it must be a function that a module has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of some seeds: how many there were, and all that is wrong."""
+
+    seeds: int
+    events: int
+    failing: tuple[Trial, ...]
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def try_seeds(first: int, count: int, *, jobs: int, try_one: Try | None = None) -> Iterator[Tried]:
+    """Try `count` seeds, batch by batch. By default each is a whole life of a ring."""
+    try_batch = partial(_try_batch, try_one)
+    batches = [range(start, min(start + _BATCH, first + count)) for start in range(first, first + count, _BATCH)]
+    if jobs == 1 or len(batches) == 1:
+        yield from map(try_batch, batches)
+        return
+    # not forked: whoever calls may have threads
+    with multiprocessing.get_context("spawn").Pool(min(jobs, len(batches)), _prepare) as pool:
+        yield from pool.imap_unordered(try_batch, batches)
+
+
+def _prepare() -> None:
+    quiet()
+    gc.freeze()  # nothing that was imported is ever garbage
+
+
+def quiet() -> None:
+    """Many a life gives reason for a warning."""
+    logging.getLogger("ringwide").addHandler(logging.NullHandler())
+    logging.getLogger("ringwide").propagate = False
+
+
+def _try_batch(try_one: Try | None, seeds: range) -> Tried:
+    outcomes = [(try_one or simulate)(seed) for seed in seeds]
+    failing = tuple(outcome for outcome in outcomes if outcome.problems)
+    return Tried(len(seeds), sum(outcome.events for outcome in outcomes), failing)

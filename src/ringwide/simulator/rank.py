@@ -14,9 +14,8 @@ from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import PeerLost, RingClosed, RingwideError
 from ringwide.health.heartbeats import Silence
 from ringwide.simulator.calls import CallNumbers, SimulatedCall, SimulatedMemory
-from ringwide.simulator.faults import SUSPECT_SECONDS, TIMEOUT_SECONDS
 from ringwide.simulator.network import Network
-from ringwide.simulator.scenario import Scenario
+from ringwide.simulator.scenario import SUSPECT_SECONDS, TIMEOUT_SECONDS, Scenario
 
 BEAT_SECONDS = SUSPECT_SECONDS / 5
 

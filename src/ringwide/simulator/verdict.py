@@ -19,8 +19,7 @@ from ringwide.errors import (
     RingwideError,
 )
 from ringwide.simulator.calls import SimulatedMemory
-from ringwide.simulator.faults import SUSPECT_SECONDS, Damage, Fault, FaultKind
-from ringwide.simulator.scenario import Scenario
+from ringwide.simulator.scenario import SUSPECT_SECONDS, Damage, Fault, FaultKind, Scenario
 
 _ROUNDING = 1e-3
 """Numbers are near 1, and at most a few hundred are in one sum."""

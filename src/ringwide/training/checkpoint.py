@@ -19,9 +19,9 @@ import torch
 
 from ringwide.errors import ConfigError
 from ringwide.training import rng
-from ringwide.training.data.samples import Position
 from ringwide.training.learner import Learner
 from ringwide.training.resume_check import ResumeTerms, require_equal_models, require_equal_terms
+from ringwide.training.samples import Position
 
 FORMAT = 3
 

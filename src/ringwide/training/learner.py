@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
-from ringwide.training.data.samples import Data, SampleShare
 from ringwide.training.models import forward_of
 from ringwide.training.optimizer import make_optimizer
+from ringwide.training.samples import Data, SampleShare
 from ringwide.training.user_code import guarded, resolve
 
 

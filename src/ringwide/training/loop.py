@@ -15,14 +15,14 @@ import torch
 from ringwide.training import rng
 from ringwide.training.checkpoint import Checkpoints, restore
 from ringwide.training.config import TrainingConfig
-from ringwide.training.data.loading import load_data
-from ringwide.training.data.samples import Course, Data, Position, SampleShare
+from ringwide.training.data_sources import load_data
 from ringwide.training.gradient_exchange import GradientExchange, Overlapped, Plain
 from ringwide.training.learner import Learner
 from ringwide.training.models import build_model
 from ringwide.training.optimizer import learning_rate_at
 from ringwide.training.progress import Evaluation, Result, StopRequest, TrainingPlan, TrainingStep
 from ringwide.training.resume_check import ResumeTerms, agree, terms_of
+from ringwide.training.samples import Course, Data, Position, SampleShare
 from ringwide.training.step_journal import StepJournal, Stopwatch, Traffic, TrafficSource
 from ringwide.training.stop_agreement import StopAgreement
 

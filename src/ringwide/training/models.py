@@ -10,7 +10,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig, is_import_path
-from ringwide.training.data.samples import Data
+from ringwide.training.samples import Data
 from ringwide.training.user_code import call, guarded
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
-from ringwide.training.data.samples import Data
+from ringwide.training.samples import Data
 
 # What may differ: when it ends and what it looks at on the way, not what it computes. Where the learning rate has
 # fallen is compared as the step that it comes to.

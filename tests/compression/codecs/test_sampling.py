@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringwide.compression.autotune import Look, shrinks, spread
 from ringwide.compression.codecs.registry import make
-from ringwide.compression.codecs.sampling import Look, shrinks, spread
 
 RANDOM = np.random.default_rng(3)
 NOISE = RANDOM.standard_normal(1 << 18).astype(np.float32)

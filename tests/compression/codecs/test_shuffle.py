@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from compression.codecs.numbers import same_bits
-from ringwide.compression.codecs.base import Array
-from ringwide.compression.codecs.raw import Raw
+from ringwide.compression.codecs.base import Array, Raw
 from ringwide.compression.codecs.registry import make
 from ringwide.compression.codecs.shuffle import Shuffled
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from ringwide.training.config import TrainingConfig
-from ringwide.training.data.loading import load_data
+from ringwide.training.data_sources import load_data
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ringwide.training.data.samples import Data, TensorSamples
+from ringwide.training.samples import Data, TensorSamples
 
 FEATURES, LABELS = torch.arange(12.0).view(4, 3), torch.arange(4)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
-from ringwide.training.data.samples import Course, Position, SampleShare
+from ringwide.training.samples import Course, Position, SampleShare
 
 ENOUGH = 40
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringwide.training.data.samples import SampleShare, shares, steps_per_epoch
+from ringwide.training.samples import SampleShare, shares, steps_per_epoch
 
 counts = st.integers(min_value=1, max_value=300)
 sizes = st.integers(min_value=1, max_value=9)

@@ -1,7 +1,7 @@
 import torch
 
-from ringwide.training.data.samples import TensorSamples, steps_per_epoch
-from ringwide.training.data.sources import clusters
+from ringwide.training.data_sources import clusters
+from ringwide.training.samples import TensorSamples, steps_per_epoch
 
 
 def test_they_are_the_same_each_time_and_have_the_size_of_the_forerunner() -> None:

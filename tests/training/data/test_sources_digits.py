@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ringwide.errors import ConfigError
-from ringwide.training.data.samples import TensorSamples
-from ringwide.training.data.sources import digits
+from ringwide.training.data_sources import digits
+from ringwide.training.samples import TensorSamples
 
 
 def test_digits_are_scaled_and_the_test_samples_are_held_out() -> None:
@@ -32,12 +32,12 @@ def test_what_is_read_from_the_file_is_what_scikit_learn_loads(monkeypatch: pyte
     # Scikit-learn itself asks for other modules with the same function.
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        "ringwide.training.data.sources.find_spec", lambda name: elsewhere if name == "sklearn" else find(name)
+        "ringwide.training.data_sources.find_spec", lambda name: elsewhere if name == "sklearn" else find(name)
     )
     assert digits().fingerprint() == quickly
 
 
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringwide.training.data.sources.find_spec", lambda _: None)
+    monkeypatch.setattr("ringwide.training.data_sources.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"pip install 'ringwide\[experiments\]'"):
         digits()

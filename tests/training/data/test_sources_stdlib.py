@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ringwide.errors import ConfigError
-from ringwide.training.data import sources as stdlib
-from ringwide.training.data.sources import TextSamples, cached_text, sources, standard_library
+from ringwide.training import data_sources as stdlib
+from ringwide.training.data_sources import TextSamples, cached_text, sources, standard_library
 
 SIZE = 20_000
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from ringwide.errors import ConfigError
-from ringwide.training.data import user_data
-from ringwide.training.data.samples import Data, TensorSamples
-from ringwide.training.data.sources import clusters
-from ringwide.training.data.user_data import own_data
+from ringwide.training import user_data
+from ringwide.training.data_sources import clusters
+from ringwide.training.samples import Data, TensorSamples
+from ringwide.training.user_data import own_data
 
 
 class Squares:

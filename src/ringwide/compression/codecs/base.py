@@ -138,3 +138,22 @@ def narrowing(numbers: Array) -> Array | float:
     if numbers.dtype == np.float32:
         return 0.0
     return np.abs(numbers) * 2.0**-23 + 2.0**-149
+
+
+# No codec: numbers travel as they lie in memory.
+
+
+class Raw(Lossless):
+    """Never encodes. It still decodes, so that whoever reads a frame need not ask."""
+
+    name = "none"
+    number = 0
+
+    def encode(self, numbers: Array) -> memoryview | None:
+        return None
+
+    def decode(self, payload: memoryview, out: Array) -> None:
+        fill(out, payload)
+
+    def size_bound(self, count: int, itemsize: int) -> int:
+        return count * itemsize

@@ -4,14 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ringwide.compression.codecs.base import Codec
+from ringwide.compression.codecs.base import Codec, Raw
 from ringwide.compression.codecs.bf16 import Bfloat16
 from ringwide.compression.codecs.deflate import Zlib
 from ringwide.compression.codecs.fp16 import Float16
 from ringwide.compression.codecs.int8 import Int8
-from ringwide.compression.codecs.lz4_block import Lz4Block
-from ringwide.compression.codecs.lz4_frame import Lz4Frame
-from ringwide.compression.codecs.raw import Raw
+from ringwide.compression.codecs.lz4 import Lz4Block, Lz4Frame
 from ringwide.compression.codecs.shuffle import Shuffled
 from ringwide.compression.codecs.topk import TopK
 

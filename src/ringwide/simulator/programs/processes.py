@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from ringwide.config.ring_config import RingConfig
 from ringwide.ring import join
-from ringwide.simulator.many import Tried, quiet
+from ringwide.simulator.life import Tried, quiet
 from ringwide.simulator.programs.drawing import program_of
 from ringwide.simulator.programs.journal import RankJournal
 from ringwide.simulator.programs.performer import Performer

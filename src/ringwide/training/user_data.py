@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ringwide.errors import ConfigError
-from ringwide.training.data.samples import Data, TensorSamples
+from ringwide.training.samples import Data, TensorSamples
 from ringwide.training.user_code import call, guarded
 
 KEY = "training.data"

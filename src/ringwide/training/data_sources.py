@@ -1,4 +1,4 @@
-"""Data sources that come with the package: clusters, digits, and the text of Python's standard library."""
+"""Data sources by name: clusters, digits, the text of Python's standard library, or the user's own."""
 
 import hashlib
 import os
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ringwide.errors import ConfigError
-from ringwide.training.data.samples import Data, TensorSamples, shuffled
+from ringwide.training.config import TrainingConfig
+from ringwide.training.samples import Data, TensorSamples, shuffled
 
 CLASSES = 10
 FEATURES = 128
@@ -210,3 +211,18 @@ def _place(path: Path) -> tuple[int, str]:
 
 def _library() -> str:
     return sysconfig.get_paths()["stdlib"]
+
+
+def load_data(config: TrainingConfig) -> Data:
+    # Each kind is imported only if it is wanted: ten nodes that start at once share the cores of one machine.
+    match config.data:
+        case "clusters":
+            return clusters()
+        case "digits":
+            return digits()
+        case "stdlib":
+            return standard_library(text_bytes=config.text_bytes, context=config.context)
+        case _:
+            from ringwide.training.user_data import own_data
+
+            return own_data(config.data, config.data_options)
