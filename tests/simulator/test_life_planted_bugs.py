@@ -7,9 +7,8 @@ import pytest
 
 from ringwide.collectives.compressed_operation import CompressedOperation
 from ringwide.collectives.dispatcher import Dispatcher
-from ringwide.collectives.leaving import Leaving
 from ringwide.collectives.operation import Operation, Snapshot
-from ringwide.collectives.peer_loss import PeerLoss
+from ringwide.collectives.peer_loss import Leaving, PeerLoss
 from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.protocol import frame_reader
 from ringwide.protocol.frame import FrameKind, Header

@@ -8,8 +8,7 @@ from zlib import crc32
 import pytest
 
 from ringwide.collectives.dispatcher import Dispatcher
-from ringwide.collectives.leaving import Leaving
-from ringwide.collectives.peer_loss import PeerLoss
+from ringwide.collectives.peer_loss import Leaving, PeerLoss
 from ringwide.collectives.plan import Plan, Planner, Request
 from ringwide.ring import Ring
 from ringwide.runtime.call import Call

@@ -15,7 +15,7 @@ import numpy as np
 
 from ringwide.bootstrap.peers import Address, parse_address
 from ringwide.collectives.dispatcher import Dispatcher
-from ringwide.collectives.leaving import Leaving
+from ringwide.collectives.peer_loss import Leaving
 from ringwide.collectives.plan import CollectiveKind, Planner, Request
 from ringwide.collectives.prepared import Prepared
 from ringwide.compression.codecs import registry

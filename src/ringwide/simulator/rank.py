@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from ringwide.collectives.collective import Collective
 from ringwide.collectives.deadlines import Clock
 from ringwide.collectives.dispatcher import Dispatcher
-from ringwide.collectives.leaving import Leaving
+from ringwide.collectives.peer_loss import Leaving
 from ringwide.collectives.plan import Plan
 from ringwide.compression.jobs import Job, Settle, Then
 from ringwide.compression.policy import CodecPolicy

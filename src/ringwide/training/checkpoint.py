@@ -8,6 +8,7 @@ need not share a disk: each rank reads its own file, and the model comes from ra
 
 import asyncio
 import os
+import random
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,13 +16,39 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy
 import torch
 
 from ringwide.errors import ConfigError
-from ringwide.training import rng
 from ringwide.training.learner import Learner
 from ringwide.training.resume_check import ResumeTerms, require_equal_models, require_equal_terms
 from ringwide.training.samples import Position
+
+
+def seed_rng(*numbers: int) -> None:
+    """Dropout and the like are to differ between ranks, and to be the same when a run is repeated."""
+    one = int(numpy.random.SeedSequence(numbers).generate_state(1)[0])
+    random.seed(one)
+    numpy.random.seed(one)
+    torch.manual_seed(one)
+
+
+def rng_state() -> dict[str, Any]:
+    """As plain values and tensors, which can be loaded without trusting the file."""
+    kind, keys, *rest = numpy.random.get_state()
+    return {
+        "random": random.getstate(),
+        "numpy": (kind, torch.from_numpy(numpy.asarray(keys, dtype="int64")), *rest),
+        "torch": torch.get_rng_state(),
+    }
+
+
+def restore_rng(state: dict[str, Any]) -> None:
+    random.setstate(state["random"])
+    kind, keys, *rest = state["numpy"]
+    numpy.random.set_state((kind, keys.numpy().astype("uint32"), *rest))
+    torch.set_rng_state(state["torch"])
+
 
 FORMAT = 3
 
@@ -189,14 +216,14 @@ async def restore(
     await ring.broadcast([*learner.tensors(), *learner.optimizer.state().values()])
     own = read(part_path(checkpoints_in(directory), step, ring.rank))
     ring.load_state_dict(own["ring"])
-    rng.restore(own["chance"])
+    restore_rng(own["chance"])
     for buffer, kept in zip(learner.buffers(), own["buffers"], strict=True):
         buffer.copy_(kept)
     return Position(step, epoch, step_in_epoch)
 
 
 def _own_state(ring: StatefulRing, learner: Learner) -> dict[str, Any]:
-    return {"ring": dict(ring.state_dict()), "chance": rng.state(), "buffers": learner.buffers()}
+    return {"ring": dict(ring.state_dict()), "chance": rng_state(), "buffers": learner.buffers()}
 
 
 def _shared_state(terms: ResumeTerms, learner: Learner, position: Position) -> dict[str, Any]:

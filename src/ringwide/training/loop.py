@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ringwide.training import rng
-from ringwide.training.checkpoint import Checkpoints, restore
+from ringwide.training.checkpoint import Checkpoints, restore, seed_rng
 from ringwide.training.config import TrainingConfig
 from ringwide.training.data_sources import load_data
 from ringwide.training.gradient_exchange import GradientExchange, Overlapped, Plain
@@ -108,7 +107,7 @@ async def train(
 
 async def _same_learner_everywhere(ring: TrainingRing, config: TrainingConfig, data: Data) -> Learner:
     # Each rank starts elsewhere on purpose: were the broadcast to fail silently, the fingerprints would show it.
-    rng.seed(config.seed, ring.rank)
+    seed_rng(config.seed, ring.rank)
     learner = Learner(config, data, build_model(config, data), size=ring.size)
     await ring.broadcast(learner.tensors())
     return learner

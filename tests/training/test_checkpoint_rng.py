@@ -7,14 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringwide.training import rng
+from ringwide.training.checkpoint import restore_rng, rng_state, seed_rng
 
 
 @pytest.fixture(autouse=True)
 def _nobody_else_is_disturbed() -> None:
-    before = rng.state()
+    before = rng_state()
     yield
-    rng.restore(before)
+    restore_rng(before)
 
 
 def drawn() -> list[float]:
@@ -31,7 +31,7 @@ def drawn() -> list[float]:
 
 def test_the_same_seed_gives_the_same_numbers_and_another_rank_others() -> None:
     def first(*numbers: int) -> list[float]:
-        rng.seed(*numbers)
+        seed_rng(*numbers)
         return drawn()
 
     assert first(3, 1) == first(3, 1)
@@ -42,18 +42,18 @@ def test_the_same_seed_gives_the_same_numbers_and_another_rank_others() -> None:
 
 @given(st.integers(0, 5))
 def test_they_go_on_as_if_nothing_had_been_saved(count: int) -> None:
-    rng.seed(7)
+    seed_rng(7)
     for _ in range(count):
         drawn()
-    kept = rng.state()
+    kept = rng_state()
     expected = [drawn() for _ in range(3)]
-    rng.restore(kept)
+    restore_rng(kept)
     assert [drawn() for _ in range(3)] == expected
 
 
 def test_the_state_can_be_loaded_without_trusting_the_file(tmp_path: Path) -> None:
     drawn()
-    torch.save(rng.state(), tmp_path / "state.pt")
+    torch.save(rng_state(), tmp_path / "state.pt")
     expected = drawn()
-    rng.restore(torch.load(tmp_path / "state.pt", weights_only=True))
+    restore_rng(torch.load(tmp_path / "state.pt", weights_only=True))
     assert drawn() == expected
