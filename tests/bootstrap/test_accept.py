@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bootstrap.test_locked_door import challenge
 
 import ringwide
 from bootstrap.strangers import CHALLENGE, HEADER, HELLO, PATIENCE_SECONDS, frame, rest, sealed, visiting
 from bootstrap.test_form_ring import formed_ring, member, outcomes_of
+from bootstrap.test_handshake_with_key import challenge
 from local_ring import free_peers
 from ringwide.bootstrap import accept, form_ring
 from ringwide.bootstrap.accept import Acceptor, leisure_after
@@ -129,7 +129,7 @@ async def test_a_mistake_of_ours_costs_a_stranger_its_connection_and_us_one_line
     assert unhandled == []
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     told = re.escape("from 127.0.0.1: a mistake of this program, ZeroDivisionError('nobody thought of it') at ")
-    assert re.search(rf"turned away a connection {told}.*test_reception.py:\d+$", line)
+    assert re.search(rf"turned away a connection {told}.*test_accept.py:\d+$", line)
 
 
 # -- all kinds at once, while the ring works

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bootstrap.test_reception import Seats, silent_visitors
 
 import ringwide
 from bootstrap.strangers import PATIENCE_SECONDS, START_SECONDS, rest, visiting
+from bootstrap.test_accept import Seats, silent_visitors
 from bootstrap.test_form_ring import formed_ring, member, outcomes_of
 from local_ring import free_peers
 from ringwide.bootstrap import accept

@@ -20,10 +20,10 @@ PAUSE = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
 LAUNCHER = f"""
 import asyncio, json, os, signal, sys
 from multiprocessing import forkserver
-from ringwide.experiment.fleet import nursery
+from ringwide.experiment import forkserver as our_forkserver
 from ringwide.experiment.forkserver import Task, fork
 
-nursery.PRELOADED = "json"
+our_forkserver.PRELOADED = "json"
 coded = lambda code: Task("experiment.coded", [code], import_from=[{TESTS!r}])
 
 async def main():
@@ -143,7 +143,7 @@ async def test_the_environment_of_the_launcher_is_as_it_was(monkeypatch: pytest.
 async def test_children_begin_with_torch_and_know_what_it_takes() -> None:
     code = (
         "import sys, gc; early = 'torch' in sys.modules and 'ringwide.training.loop' in sys.modules;"
-        "from ringwide.experiment.fleet import preload; from ringwide.observe.statistics import shared_out_bytes;"
+        "from ringwide.experiment import preload; from ringwide.observe.statistics import shared_out_bytes;"
         "print(early, 5e7 < preload.OF_TORCH < 5e8, gc.get_freeze_count() > 10_000)"
     )
     assert await run(code) == ("True True True\n", "", 0)

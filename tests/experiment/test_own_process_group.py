@@ -35,11 +35,11 @@ SLOW = "import os; print('importing', os.getpid(), flush=True); open(os.environ[
 LAUNCHER = f"""
 import sys
 from ringwide.__main__ import main
-from ringwide.experiment.fleet import launch, nursery
+from ringwide.experiment import forkserver, launch
 from ringwide.experiment.fleet import Command
 
-nursery.PRELOADED = sys.argv[1]
-launch.node_command = lambda *_: Command(nursery.Task("experiment.coded", [{NODE!r}], [{str(TESTS)!r}]))
+forkserver.PRELOADED = sys.argv[1]
+launch.node_command = lambda *_: Command(forkserver.Task("experiment.coded", [{NODE!r}], [{str(TESTS)!r}]))
 if __name__ == "__main__":
     sys.exit(main(["run", "experiment.yaml"]))
 """

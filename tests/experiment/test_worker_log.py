@@ -36,7 +36,7 @@ def test_what_the_rooms_below_say_is_between_them(tmp_path: Path) -> None:
         log.hear(told.steps([2]))
     LOGGER.warning("too late")
     first, said, second = path.read_text().splitlines()
-    assert said.endswith("DEBUG ringwide.membership dial address=there")
+    assert said.endswith("DEBUG ringwide.bootstrap dial address=there")
     assert (first[:6], second[:6]) == ("step=1", "step=2")
 
 
