@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ringwide.collectives.compressed_operation import operation_for
+from ringwide.collectives.operation import BucketTask
 from ringwide.collectives.plan import CollectiveKind, Plan, Planner, Request
 from ringwide.compression import policy as codec_policy_module
 from ringwide.compression.autotune import MEASURED_CALLS, SETTLING_CALLS, Decision, Ledger
@@ -44,9 +46,34 @@ def numbers_of(dtype: str = "float32", op: str = "mean", *, count: int = COUNT, 
 
 
 def codec_jobs_for(codec_policy: CodecPolicy, numbers: Bucket, plan: Plan | None = None) -> CodecJobs:
-    codec_jobs = codec_policy.codec_jobs(plan or plan_of(), 0, numbers)
+    codec_jobs = maybe_jobs_for(codec_policy, plan or plan_of(), numbers)
     assert codec_jobs is not None
     return codec_jobs
+
+
+class NoPool:
+    """Nothing is encoded in these tests."""
+
+    def run(self, job: Any, then: Any) -> Any:
+        raise NotImplementedError
+
+
+NO_POOL = NoPool()
+
+
+def maybe_jobs_for(codec_policy: CodecPolicy, plan: Plan, numbers: Bucket) -> CodecJobs | None:
+    task = BucketTask(
+        plan=plan.parts[0],
+        numbers=numbers,
+        links={},
+        ledgers={},
+        bucket=0,
+        collective=1,
+        fingerprint=plan.fingerprint,
+        epoch=0,
+        on_done=lambda _: None,
+    )
+    return operation_for(task, plan, codec_policy, NO_POOL, lambda peer, error: None).codec_jobs
 
 
 # -- fixed
@@ -86,8 +113,8 @@ def test_without_permission_there_is_no_lossy_codec() -> None:
 
 def test_buckets_that_do_not_go_round_the_ring_are_not_encoded() -> None:
     small = SMALL.plan(Request(CollectiveKind.ALLREDUCE, "x", (BucketShape("float32", 100, 4),)))
-    assert codec_policy_of("bf16").codec_jobs(small, 0, numbers_of(count=100)) is None
-    assert codec_policy_of("bf16").codec_jobs(plan_of(count=0), 0, numbers_of(count=0)) is None
+    assert maybe_jobs_for(codec_policy_of("bf16"), small, numbers_of(count=100)) is None
+    assert maybe_jobs_for(codec_policy_of("bf16"), plan_of(count=0), numbers_of(count=0)) is None
 
 
 @pytest.mark.parametrize(("threshold", "codec"), [(4000, "bf16"), (4001, "none")])
@@ -176,11 +203,13 @@ class Ring:
         plan = plan or plan_of()
         codings = [codec_jobs_for(codec_policy, numbers, plan) for codec_policy in (self.first, self.second)]
         ledgers = {1: Ledger()}
-        for index, decision in self.first.finished(plan, codings[:1], self.seconds[codings[0].codec_name], ledgers):
+        for index, decision in self.first.finished(
+            plan.fingerprint, codings[:1], self.seconds[codings[0].codec_name], ledgers
+        ):
             self.told.append(decision)
             state = "settled" if decision.settled else "trial"
             self.second.hear_choice(0, plan.fingerprint, f"{index} {decision.codec} {state} {decision.reason}")
-        assert list(self.second.finished(plan, codings[1:], 1.0, ledgers)) == []
+        assert list(self.second.finished(plan.fingerprint, codings[1:], 1.0, ledgers)) == []
         assert codings[0].codec_name == codings[1].codec_name
         return codings[0].codec_name
 
@@ -262,7 +291,11 @@ def test_a_call_that_began_before_a_change_is_not_measured_as_the_new_codec() ->
     codec_policy, plan = codec_policy_of(auto=True), plan_of()
     numbers = numbers_of()
     late = [codec_jobs_for(codec_policy, numbers, plan) for _ in range(20)]  # all of them raw
-    decisions = [decision for codec_jobs in late for _, decision in codec_policy.finished(plan, [codec_jobs], 1.0, {})]
+    decisions = [
+        decision
+        for codec_jobs in late
+        for _, decision in codec_policy.finished(plan.fingerprint, [codec_jobs], 1.0, {})
+    ]
     assert len(decisions) == 1  # raw was measured; what came later says nothing about the trial
     assert not decisions[0].settled
 
@@ -270,7 +303,10 @@ def test_a_call_that_began_before_a_change_is_not_measured_as_the_new_codec() ->
 def test_settings_of_one_codec_need_no_telling() -> None:
     codec_policy, plan = codec_policy_of("bf16"), plan_of()
     for _ in range(50):
-        assert list(codec_policy.finished(plan, [codec_jobs_for(codec_policy, numbers_of(), plan)], 1.0, {})) == []
+        assert (
+            list(codec_policy.finished(plan.fingerprint, [codec_jobs_for(codec_policy, numbers_of(), plan)], 1.0, {}))
+            == []
+        )
     assert codec_policy.choices() == ()
 
 
@@ -361,6 +397,6 @@ def test_the_threshold_follows_what_the_ledgers_say() -> None:
     ledger.note_sent(make("bf16").number, 10_000_000, 5_000_000)
     ledger.note_sent(0, 1_000_000, 1_000_000)
     codings: Sequence[CodecJobs | None] = [codec_jobs_for(codec_policy, numbers_of(), plan)]
-    assert list(codec_policy.finished(plan, codings, 0.06, {1: ledger})) == []
+    assert list(codec_policy.finished(plan.fingerprint, codings, 0.06, {1: ledger})) == []
     rate = 6_000_000 / 0.06
     assert codec_policy.threshold.nbytes == pytest.approx(100e-6 / (0.5 / rate - 0.002 / 10_000_000), rel=0.001)

@@ -8,12 +8,13 @@ left.
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from ringwide.collectives.operation import NOTHING, RELAYED_LIMIT_BYTES, LaneLike, Operation, SendOwner
+from ringwide.collectives.operation import NOTHING, RELAYED_LIMIT_BYTES, BucketTask, LaneLike, Operation, SendOwner
+from ringwide.collectives.plan import Plan
 from ringwide.compression.autotune import RAW
 from ringwide.compression.codecs.base import BadPayload
 from ringwide.compression.jobs import Carried, CodecJobs, CodecPoolLike, Job, Settle, Then, do_now
+from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header
 from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send
@@ -30,8 +31,8 @@ class CompressedOperation(Operation):
 
     codec_jobs: CodecJobs
 
-    def __init__(self, *, codec_jobs: CodecJobs, codec_pool: CodecPoolLike, on_failed: OnFailed, **plain: Any) -> None:
-        super().__init__(**plain)
+    def __init__(self, task: BucketTask, codec_jobs: CodecJobs, codec_pool: CodecPoolLike, on_failed: OnFailed) -> None:
+        super().__init__(task)
         self.codec_jobs, self._codec_pool, self._on_failed = codec_jobs, codec_pool, on_failed
         self._departures: deque[tuple[Script, int]] = deque()  # what starts here and has not been handed in
         self._departing = self._arrivals = 0  # how many of each are in the codec_pool
@@ -197,3 +198,19 @@ class Loan:
     def sent(self) -> None:
         self.give_back()
         self._operation.sent()
+
+
+def operation_for(
+    task: BucketTask, plan: Plan, policy: CodecPolicy | None, pool: CodecPoolLike | None, on_failed: OnFailed
+) -> Operation:
+    """The operation of a bucket: only what goes round the ring is ever encoded."""
+    if policy is None or pool is None or task.plan.algorithm != "ring":
+        return Operation(task)
+    codec_jobs = policy.jobs_for(
+        task.numbers,
+        what=plan.what,
+        fingerprint=plan.fingerprint,
+        index=task.bucket,
+        largest_segment_bytes=task.plan.layout.largest_segment_bytes,
+    )
+    return Operation(task) if codec_jobs is None else CompressedOperation(task, codec_jobs, pool, on_failed)

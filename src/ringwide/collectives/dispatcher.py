@@ -19,33 +19,31 @@ Rules:
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ringwide.collectives.collective import Channel, Channels, Collective, Done, EarlyFrames, Mark, channel_of, is_after
-from ringwide.collectives.compressed_operation import CompressedOperation
+from ringwide.collectives.compressed_operation import operation_for
 from ringwide.collectives.deadlines import Clock, Deadlines
-from ringwide.collectives.operation import LaneLike, LinkLike, Operation
+from ringwide.collectives.news import (
+    Announcements,
+    abort_error,
+    mismatch_error,
+    timeout_error,
+    told_timeout,
+    words_in,
+)
+from ringwide.collectives.operation import BucketTask, LaneLike, LinkLike, Operation
 from ringwide.collectives.peer_loss import PeerLoss
 from ringwide.collectives.plan import Plan
 from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.compression.autotune import Ledger
 from ringwide.compression.jobs import CodecPoolLike
 from ringwide.compression.policy import CodecPolicy
-from ringwide.errors import (
-    CollectiveAborted,
-    CollectiveMismatch,
-    CollectiveTimeout,
-    RemoteProtocolError,
-    RingwideError,
-    fresh,
-)
-from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, FrameKind, Header, goodbye, news, read_goodbye
+from ringwide.errors import RemoteProtocolError, RingwideError, fresh
+from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, FrameKind, Header, read_goodbye
 from ringwide.tensors.bucket import Bucket
 
 logger = logging.getLogger("ringwide.collectives")
-
-LEAVING_SECONDS = 0.5
-"""How long a rank may take to leave before the others hear of what it has given up."""
 
 
 class Dispatcher:
@@ -81,21 +79,21 @@ class Dispatcher:
         self._early = EarlyFrames()
         self._named_bulk = 0  # open collectives with bulk on named channels
         self._blocked: dict[LaneLike, None] = {}  # in the order in which they stopped, so that a replay is exact
-        self._untold: dict[int, str] = {}  # what was given up here and the others don't know yet: why
+        self._announcements = Announcements(links, clock, epoch)
         self.peer_loss = PeerLoss(
             rank=rank,
             peers=list(links),
             open_=self._open,
             clock=clock,
             epoch=epoch,
-            tell_all=self._tell_all,
+            tell_all=self._announcements.tell_all,
             doom=self._doom,
         )
 
     @property
     def finished(self) -> dict[int, int]:
         """Of each channel: every collective up to this number is over here, and nobody must still hear of it."""
-        unfinished = sorted([*self._open, *self._untold], reverse=True)
+        unfinished = sorted([*self._open, *self._announcements.untold], reverse=True)
         first = {channel_of(number): number for number in unfinished}
         return {channel.id: first.get(channel.id, channel.next) - 1 for channel in self.channels}
 
@@ -150,25 +148,15 @@ class Dispatcher:
         """
         if collective.number in self._open:
             collective.on_done = _nobody
-            number = collective.number
-            self._untold[number] = reason
-            if leaving:
-                self._clock.call_later(LEAVING_SECONDS, lambda: self._tell_abort(number))
-            else:
-                self._tell_abort(number)
+            self._announcements.abort(collective.number, reason, leaving=leaving)
             self._end(collective, None)
-
-    def _tell_abort(self, number: int) -> None:
-        reason = self._untold.pop(number, None)
-        if reason is not None:
-            self._tell_all(news(FrameKind.ABORT, reason, collective=number, epoch=self._epoch))
 
     def skip(self, reason: str, channel: Channel | None = None) -> int:
         """A call that takes no part has a number all the same, and the others must not wait for it."""
         channel = channel or self.channels.default
         number, channel.next = channel.next, channel.next + 1
         self._early.take(number)
-        self._tell_all(news(FrameKind.ABORT, reason, collective=number, epoch=self._epoch))
+        self._announcements.abort(number, reason)
         self._resume_lanes()
         return number
 
@@ -177,15 +165,13 @@ class Dispatcher:
         self.peer_loss.close_down(error)
 
     def say_goodbye(self, reason: str) -> None:
-        self._tell_all(goodbye(reason, self.finished.values(), epoch=self._epoch))
-        self._untold.clear()  # the goodbye says as much
+        self._announcements.goodbye(reason, self.finished.values())
 
     def has_open_work(self) -> bool:
         return bool(self._open)
 
     def _operation(self, collective: Collective, index: int, numbers: Bucket) -> Operation | SingleSegmentOperation:
-        plan = collective.plan
-        part = plan.parts[index]
+        part = collective.plan.parts[index]
         if part.tree is not None:
             return SingleSegmentOperation(
                 part.tree,
@@ -197,23 +183,18 @@ class Dispatcher:
                 fingerprint=collective.fingerprint,
                 epoch=self._epoch,
             )
-        arguments: dict[str, Any] = {
-            "part": part,
-            "numbers": numbers,
-            "links": self._links,
-            "ledgers": self.ledgers,
-            "bucket": index,
-            "collective": collective.number,
-            "fingerprint": collective.fingerprint,
-            "epoch": self._epoch,
-            "on_done": self._operation_done,
-        }
-        codec_jobs = None if self._codec_policy is None else self._codec_policy.codec_jobs(plan, index, numbers)
-        if codec_jobs is None or self._codec_pool is None:
-            return Operation(**arguments)
-        return CompressedOperation(
-            codec_jobs=codec_jobs, codec_pool=self._codec_pool, on_failed=self._job_failed, **arguments
+        task = BucketTask(
+            plan=part,
+            numbers=numbers,
+            links=self._links,
+            ledgers=self.ledgers,
+            bucket=index,
+            collective=collective.number,
+            fingerprint=collective.fingerprint,
+            epoch=self._epoch,
+            on_done=self._operation_done,
         )
+        return operation_for(task, collective.plan, self._codec_policy, self._codec_pool, self._job_failed)
 
     # -- beginning and ending
 
@@ -305,17 +286,11 @@ class Dispatcher:
             operation.succeed()
         if self._codec_policy is None:
             return
-        try:
-            self._choose(self._codec_policy, collective)
-        except Exception:  # what becomes of later calls is no reason to fail this one
-            logger.exception("rank %d could not choose a codec", self._rank)
-
-    def _choose(self, codec_policy: CodecPolicy, collective: Collective) -> None:
-        plan, seconds = collective.plan, self._clock.time() - collective.begun_at
-        codings = [operation.codec_jobs for operation in collective.operations]
-        for index, decision in codec_policy.finished(plan, codings, seconds, self.ledgers):
-            text = f"{index} {decision.codec} {'settled' if decision.settled else 'trial'} {decision.reason}"
-            self._tell_all(news(FrameKind.CHOICE, text, fingerprint=plan.fingerprint, epoch=self._epoch))
+        seconds = self._clock.time() - collective.begun_at
+        codec_jobs = [operation.codec_jobs for operation in collective.operations]
+        fingerprint = collective.plan.fingerprint
+        for index, decision in self._codec_policy.finished(fingerprint, codec_jobs, seconds, self.ledgers):
+            self._announcements.codec_choice(fingerprint, index, decision)
 
     def _job_failed(self, peer: int | None, error: Exception) -> None:
         self.peer_loss.give_up_on(self._rank if peer is None else peer, error)
@@ -341,7 +316,7 @@ class Dispatcher:
         if header.fingerprint != collective.fingerprint:
             return lane.scratch.take(header.payload_bytes)  # disputed when it has arrived
         operation = self._operation_of(lane.peer, collective, header)
-        operation.check(lane.peer, header)
+        operation.check(lane.peer, header)  # and again when all of it is here: its like may come on another lane first
         return operation.landing(lane, header)
 
     def ended(self, lane: LaneLike) -> None:
@@ -374,7 +349,7 @@ class Dispatcher:
             numbers, reason = read_goodbye(payload)
             self.peer_loss.hear_goodbye(lane.peer, {channel_of(number): number for number in numbers}, reason)
         elif header.kind == FrameKind.LOST:
-            self.peer_loss.hear_of_loss(lane.peer, _words(payload))
+            self.peer_loss.hear_of_loss(lane.peer, words_in(payload))
         elif header.kind == FrameKind.CHOICE:
             self._hear_choice(lane.peer, header, payload)
         elif collective is not None:
@@ -398,7 +373,7 @@ class Dispatcher:
             self._early.keep(lane, header, payload)  # it has no payload, else it would have waited on its lane
             return
         if header.fingerprint != collective.fingerprint:
-            self._dispute(collective)
+            self._announcements.dispute(collective)
             return
         operations = collective.operations
         operation = operations[0] if header.bucket == 0 else self._operation_of(lane.peer, collective, header)
@@ -408,52 +383,25 @@ class Dispatcher:
         operation.arrived(lane, header, payload)
 
     def _hear_news(self, lane: LaneLike, collective: Collective, header: Header, payload: memoryview) -> None:
+        peer = lane.peer
         if header.kind == FrameKind.DISPUTE:
-            self._hear_dispute(lane.peer, collective, header, payload)
-            return
-        if header.kind == FrameKind.TIMEOUT:
-            self._hear_timeout(lane.peer, collective, payload)
-            return
-        reason = _words(payload)
-        self._end(
-            collective,
-            CollectiveAborted(number=collective.sequence, what=collective.what, by=lane.peer, reason=reason),
-        )
+            self._announcements.dispute(collective)
+            if header.fingerprint != collective.fingerprint:
+                self._end(collective, mismatch_error(collective, self._rank, peer, payload))
+        elif header.kind == FrameKind.TIMEOUT:
+            self._end(collective, told_timeout(collective, peer, payload))
+        else:
+            self._end(collective, abort_error(collective, peer, payload))
 
     def _hear_choice(self, peer: int, header: Header, payload: memoryview) -> None:
         if self._codec_policy is None:
             raise RemoteProtocolError(f"rank {peer} chose a codec for a ring that has none")
-        self._codec_policy.hear_choice(peer, header.fingerprint, _words(payload))
+        self._codec_policy.hear_choice(peer, header.fingerprint, words_in(payload))
 
     def _operation_of(self, peer: int, collective: Collective, header: Header) -> Operation | SingleSegmentOperation:
         if header.bucket >= len(collective.operations):
             raise RemoteProtocolError(f"rank {peer} sent bucket {header.bucket} of collective {collective.number}")
         return collective.operations[header.bucket]
-
-    # -- disagreement
-
-    def _dispute(self, collective: Collective) -> None:
-        """Say what we were called with; the other side will do the same."""
-        if not collective.told:
-            collective.told = True
-            self._tell_all(
-                news(
-                    FrameKind.DISPUTE,
-                    collective.described,
-                    collective=collective.number,
-                    fingerprint=collective.fingerprint,
-                    epoch=self._epoch,
-                )
-            )
-
-    def _hear_dispute(self, peer: int, collective: Collective, header: Header, payload: memoryview) -> None:
-        self._dispute(collective)
-        if header.fingerprint != collective.fingerprint:
-            ours, theirs, advice = collective.compared_with(_words(payload))
-            error = CollectiveMismatch(
-                number=collective.sequence, rank=self._rank, ours=ours, other_rank=peer, theirs=theirs, advice=advice
-            )
-            self._end(collective, error)
 
     def _doom(self, finished: Mapping[int, int], error: RingwideError) -> None:
         """End every collective that is not among those finished."""
@@ -463,36 +411,11 @@ class Dispatcher:
             self._end(collective, fresh(error))
         self._resume_lanes()  # what waits there for a call that can never come is in the way of what comes after it
 
-    def _tell_all(self, frame: bytes) -> None:
-        for link in self._links.values():
-            link.tell(frame)
-
-    # -- deadlines
-
     def _give_up(self, collective: Collective) -> None:
+        """Its time is up."""
         missing = self.deadlines.missing_from(collective)
-        text = f"{self._timeout:g} {','.join(map(str, missing))}"
-        self._tell_all(news(FrameKind.TIMEOUT, text, collective=collective.number, epoch=self._epoch))
-        self._end(collective, self._timed_out(collective, missing, self._timeout))
-
-    def _hear_timeout(self, peer: int, collective: Collective, payload: memoryview) -> None:
-        """Another rank was the first to give up: all of them fail alike."""
-        seconds, _, ranks = _words(payload).partition(" ")
-        try:
-            missing = [int(rank) for rank in ranks.split(",") if rank]
-            error = self._timed_out(collective, missing, float(seconds))
-        except ValueError:
-            raise RemoteProtocolError(
-                f"rank {peer} gave up on collective {collective.number} in strange words"
-            ) from None
-        self._end(collective, error)
-
-    def _timed_out(self, collective: Collective, missing: Sequence[int], seconds: float) -> CollectiveTimeout:
-        return CollectiveTimeout(number=collective.sequence, what=collective.what, waiting_for=missing, seconds=seconds)
-
-
-def _words(payload: memoryview) -> str:
-    return bytes(payload).decode(errors="replace")
+        self._announcements.timeout(collective, missing, self._timeout)
+        self._end(collective, timeout_error(collective, missing, self._timeout))
 
 
 def _nobody(_: RingwideError | None) -> None: ...

@@ -1,6 +1,7 @@
 """One bucket of one collective under way: a machine's instructions carried out on real numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 import numpy as np
@@ -86,32 +87,36 @@ class LinkLike(Protocol):
     def forget(self, collective: int) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class BucketTask:
+    """One bucket of one collective: what is to be done, with whom, and who is told in the end."""
+
+    plan: BucketPlan
+    numbers: Bucket
+    links: Mapping[int, LinkLike]
+    ledgers: Mapping[int, Ledger]
+    bucket: int
+    collective: int
+    fingerprint: int
+    epoch: int
+    on_done: Callable[[int], None]
+    """Called with the number of the collective."""
+
+
 class Operation:
     """Executes one machine. Done when all has arrived *and* all has left: until then the memory is not the caller's."""
 
     codec_jobs: CodecJobs | None = None
 
-    def __init__(
-        self,
-        *,
-        part: BucketPlan,
-        numbers: Bucket,
-        links: Mapping[int, LinkLike],
-        ledgers: Mapping[int, Ledger],
-        bucket: int,
-        collective: int,
-        fingerprint: int,
-        epoch: int,
-        on_done: Callable[[int], None],
-    ) -> None:
-        self._machine = part.machine()
-        self._bounds, self._itemsize, self.express = part.layout.bounds, part.layout.itemsize, part.express
-        self._numbers, self._links, self._ledgers = numbers, links, ledgers
-        self._bucket, self._collective, self._fingerprint, self._epoch = bucket, collective, fingerprint, epoch
+    def __init__(self, task: BucketTask) -> None:
+        plan, numbers = task.plan, task.numbers
+        self._task, self._collective = task, task.collective
+        self._machine = plan.machine()
+        self._bounds, self._itemsize, self.express = plan.layout.bounds, plan.layout.itemsize, plan.express
+        self._numbers, self._links, self._ledgers = numbers, task.links, task.ledgers
         self._bytes, self._snapshot = bytes_of(numbers.ours), Snapshot(numbers.ours, numbers.saved, self._bounds)
         self._early: dict[tuple[int, int], memoryview] = {}  # (segment, hop) whose turn has not come
         self._unsent = 0
-        self._on_done = on_done
         self.done = False
         self.progress = 0
 
@@ -265,14 +270,15 @@ class Operation:
         self.progress += 1
 
     def _header(self, segment: int, payload_bytes: int, hop: int, codec: int) -> bytes:
+        task = self._task
         return pack_data(
             codec=codec,
-            bucket=self._bucket,
+            bucket=task.bucket,
             hop=hop,
-            epoch=self._epoch,
+            epoch=task.epoch,
             segment=segment,
-            collective=self._collective,
-            fingerprint=self._fingerprint,
+            collective=task.collective,
+            fingerprint=task.fingerprint,
             payload_bytes=payload_bytes,
         )
 
@@ -287,7 +293,7 @@ class Operation:
     def _check_done(self) -> None:
         if self._machine.done and not self._unsent and not self.done:
             self.done = True
-            self._on_done(self._collective)
+            self._task.on_done(self._collective)
 
     def succeed(self) -> None:
         """The whole collective has succeeded."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from ringwide.collectives.plan import Plan
 from ringwide.compression.autotune import (
     DEFAULT_BYTES,
     RAW,
@@ -80,13 +79,14 @@ class CodecPolicy:
 
     # -- before a collective
 
-    def codec_jobs(self, plan: Plan, index: int, numbers: Bucket) -> CodecJobs | None:
-        """How this bucket is encoded. None: never, because it is empty or does not go round the ring."""
-        part = plan.parts[index]
-        if part.algorithm != "ring" or not numbers.ours.size or not self._codecs:
+    def jobs_for(
+        self, numbers: Bucket, *, what: str, fingerprint: int, index: int, largest_segment_bytes: int
+    ) -> CodecJobs | None:
+        """How a bucket that goes round the ring is encoded: number `index` of the collective `what`. None: never."""
+        if not numbers.ours.size or not self._codecs:
             return None
         may_lose, threshold = self._allow_lossy and numbers.weight > 0, self.threshold.nbytes
-        encoder = self._chosen(plan, index) if part.layout.largest_segment_bytes >= threshold else None
+        encoder = self._chosen(what, fingerprint, index) if largest_segment_bytes >= threshold else None
         if encoder is not None and (not encoder.carries(numbers.ours.dtype) or (encoder.lossy and not may_lose)):
             encoder = None
         return CodecJobs(
@@ -101,11 +101,11 @@ class CodecPolicy:
             time=self._time,
         )
 
-    def _chosen(self, plan: Plan, index: int) -> Codec | None:
+    def _chosen(self, what: str, fingerprint: int, index: int) -> Codec | None:
         if not self._auto:
             return next(iter(self._codecs.values()))
-        key = plan.fingerprint, index
-        _remember(self._names, plan.fingerprint, plan.what)
+        key = fingerprint, index
+        _remember(self._names, fingerprint, what)
         if self._decides:
             explorer = self._explorers.get(key) or Explorer()
             _remember(self._explorers, key, explorer)
@@ -140,14 +140,24 @@ class CodecPolicy:
             self.feedback.drop(codec_jobs.feedback)
 
     def finished(
-        self, plan: Plan, codings: Sequence[CodecJobs | None], seconds: float, ledgers: Mapping[int, Ledger]
+        self, fingerprint: int, jobs: Sequence[CodecJobs | None], seconds: float, ledgers: Mapping[int, Ledger]
+    ) -> list[tuple[int, Decision]]:
+        """A collective has succeeded after so many seconds. What the others must hear: decisions on later calls."""
+        try:
+            self.threshold.observe(_totals(ledgers), seconds)
+            return list(self._decisions(fingerprint, jobs, seconds))
+        except Exception:  # what becomes of later calls is no reason to fail this one
+            logger.exception("could not choose a codec")
+            return []
+
+    def _decisions(
+        self, fingerprint: int, jobs: Sequence[CodecJobs | None], seconds: float
     ) -> Iterator[tuple[int, Decision]]:
-        """A collective has succeeded after so many seconds. What changes now, bucket by bucket."""
-        self.threshold.observe(_totals(ledgers), seconds)
+        """What changes now, bucket by bucket."""
         if not self._decides:
             return
-        for index, codec_jobs in enumerate(codings):
-            key = plan.fingerprint, index
+        for index, codec_jobs in enumerate(jobs):
+            key = fingerprint, index
             explorer = self._explorers.get(key)
             if codec_jobs is None or explorer is None or codec_jobs.codec_name != explorer.current.name:
                 continue  # it was not encoded as the explorer wants to know, but as was right when it was called
