@@ -549,7 +549,7 @@ async def test_a_choice_that_fails_does_not_fail_the_call(
     def failing(*arguments: Any) -> Any:
         raise MemoryError("no room to choose")
 
-    monkeypatch.setattr(CodecPolicy, "finished", failing)
+    monkeypatch.setattr(CodecPolicy, "_decisions", failing)
 
     async def act(ring: Ring) -> float:
         return float((await ring.allreduce(np.ones(1_000_000, np.float32)))[0])
@@ -757,6 +757,7 @@ async def test_a_ring_that_was_left_is_closed() -> None:
     rings: list[Ring] = []
 
     async def act(ring: Ring) -> None:
+        await ring.barrier()
         rings.append(ring)
 
     await on_every_rank(2, act)

@@ -20,7 +20,8 @@ from ringwide.p2p.messages import Message
 from ringwide.runtime.call import Call
 from ringwide.runtime.call_cache import CallPlan, PlanCache, SmallTensorCache
 from ringwide.runtime.call_queue import Refusal
-from ringwide.runtime.callers import Descent, noted_descent
+from ringwide.runtime.callers import noted_descent
+from ringwide.runtime.core import RingCore
 from ringwide.runtime.engine import Engine
 from ringwide.runtime.signals import LeaveRequest, leave_on_signal
 from ringwide.tensors.bucket import Label
@@ -54,23 +55,25 @@ async def join(
     ):
         addresses = load_peers(peers)
         check_rank(rank, len(addresses), str(peers) if isinstance(peers, str | os.PathLike) else "the list of peers")
-        engine = _made(rank, addresses, config or RingConfig(), told, descent)
+        core = _core(rank, addresses, config or RingConfig(), told)
+        leave = core.leave
         try:
-            await engine.form(listener)
-            yield Ring(rank, len(addresses), engine.config, engine)
+            engine = Engine(core, await core.form(listener), descent)
+            leave = engine.leave
+            yield Ring(engine)
         except JoinError as error:
-            await engine.leave(f"it could not join: {error}")
+            await leave(f"it could not join: {error}")
             raise
         except BaseException as error:
-            await engine.leave(told.reason(error))
+            await leave(told.reason(error))
             raise
         else:
-            await engine.leave("it is done")
+            await leave("it is done")
 
 
-def _made(rank: int, addresses: Sequence[Address], config: RingConfig, told: LeaveRequest, descent: Descent) -> Engine:
+def _core(rank: int, addresses: Sequence[Address], config: RingConfig, told: LeaveRequest) -> RingCore:
     try:
-        return Engine(rank, addresses, config, told, descent)
+        return RingCore(rank, addresses, config, leaving=lambda: told.due)
     except OSError as error:  # out of descriptors, for example
         raise JoinError(f"rank {rank} cannot start: {error}") from error
 
@@ -78,11 +81,13 @@ def _made(rank: int, addresses: Sequence[Address], config: RingConfig, told: Lea
 class Ring:
     """One rank's place in the ring. Made by `join`."""
 
-    def __init__(self, rank: int, size: int, config: RingConfig, engine: Engine) -> None:
-        self.rank, self.size, self.config, self._engine, self._calls = rank, size, config, engine, engine.calls
-        self._plans = PlanCache(engine.planner, size=size, half_precision=config.half_precision)
+    def __init__(self, engine: Engine) -> None:
+        self.rank, self.size, self.config = engine.rank, engine.size, engine.config
+        self._engine, self._calls = engine, engine.calls
+        self._plans = PlanCache(engine.planner, size=self.size, half_precision=self.config.half_precision)
         self._small_tensors = SmallTensorCache()
-        self._inspector = None if config.on_nonfinite == "ignore" else Inspector(rank, time=time.monotonic)
+        quiet = self.config.on_nonfinite == "ignore"
+        self._inspector = None if quiet else Inspector(self.rank, time=time.monotonic)
 
     def __repr__(self) -> str:
         return f"<Ring rank {self.rank} of {self.size}: {self._engine}>"
@@ -202,7 +207,7 @@ class Ring:
 
         def prepare() -> Message[None]:
             self._require_rank(to, "to")
-            return self._engine.point_to_point.messages.sending(leaf_of(tensor), to, tag)
+            return self._engine.messages.sending(leaf_of(tensor), to, tag)
 
         return self._calls.make_message(prepare)
 
@@ -217,7 +222,7 @@ class Ring:
                 self._require_rank(source, "source")
             leaf = leaf_of(tensor)
             leaf.require_writable("")
-            return self._engine.point_to_point.messages.receiving(leaf, source, tag)
+            return self._engine.messages.receiving(leaf, source, tag)
 
         return self._calls.make_message(prepare)
 
@@ -235,13 +240,12 @@ class Ring:
         """
 
         def prepare(gated: bool) -> Prepared[None]:
-            exchanges = self._engine.point_to_point.exchanges
             sent = self._leaves_for_all(outgoing, "outgoing")
             expected = self._leaves_for_all(incoming, "incoming")
             for rank, leaf in enumerate(expected):
                 if leaf is not None:
                     leaf.require_writable(f"incoming[{rank}]")
-            return exchanges.prepared(sent, expected, what, gated=gated)
+            return self._engine.all_to_alls.prepared(sent, expected, what, gated=gated)
 
         return self._calls.make(prepare, channel)
 

@@ -89,7 +89,7 @@ class StillLane:
         self.resumed += 1
 
 
-class KnownVitals:
+class KnownHeartbeats:
     """What the other ranks have told, and what was asked of them."""
 
     def __init__(self) -> None:
@@ -113,7 +113,8 @@ class OneRank:
         self.links = {peer: RecordingLink(room) for peer in range(SIZE) if peer != rank}
         self.clock = StoppedClock()
         self.dispatcher = Dispatcher(rank=rank, links=self.links, clock=self.clock, timeout_seconds=1.0)
-        self.heartbeats = self.dispatcher.deadlines.heartbeats = KnownVitals()
+        self.heartbeats = KnownHeartbeats()
+        self.dispatcher.deadlines.start(self.heartbeats)
         self.endings: list[RingwideError | None] = []
         self._planner = Planner(
             rank=rank,

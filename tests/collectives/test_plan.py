@@ -66,8 +66,7 @@ def test_auto_takes_the_tree_for_what_is_small() -> None:
 
 
 def test_what_ranks_agree_on_counts() -> None:
-    planner = planners(6, tree_bytes=50)[1]
-    planner.agree(tree_bytes=200, express_bytes=300)
+    planner = Planner(rank=1, size=6, segment_bytes=64, algorithm="auto", tree_bytes=200, express_bytes=300)
     (part,) = planner.plan(request(CollectiveKind.ALLREDUCE, 200)).parts
     assert (part.algorithm, part.express) == ("tree", True)
 

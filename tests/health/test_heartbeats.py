@@ -38,7 +38,7 @@ class Rank:
         self.silent: list[int] = []
         self.lost: list[tuple[int, Exception]] = []
         self.called = 1
-        self.links = {peer: Link(peer) for peer in range(3) if peer != rank}
+        self.links = {peer: Link(peer, lambda _: None) for peer in range(3) if peer != rank}
         self.heartbeats = Heartbeats(
             rank=rank,
             links=self.links,

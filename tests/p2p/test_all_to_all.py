@@ -125,7 +125,7 @@ async def test_a_rank_that_is_cancelled_in_the_middle_is_named_to_the_others() -
             ring.exchange([parcel(ring.rank, to, LARGE) for to in range(ring.size)], incoming, "parts")
         )
         if ring.rank == 1:
-            while not ring._engine.point_to_point.endpoint.waits:  # noqa: ASYNC110
+            while not ring._engine._core.endpoint.waits:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             task.cancel()
             assert isinstance(await error_of(task), asyncio.CancelledError)
@@ -138,7 +138,7 @@ async def test_a_rank_that_is_cancelled_in_the_middle_is_named_to_the_others() -
         await ring.barrier()
         await ring.exchange([parcel(ring.rank, to, LARGE) for to in range(ring.size)], incoming)
         assert torch.equal(incoming[0], parcel(0, ring.rank, LARGE))
-        assert not ring._engine.point_to_point.endpoint.waits
+        assert not ring._engine._core.endpoint.waits
 
     await on_every_rank(3, act, messages=True)
 
@@ -147,7 +147,7 @@ async def test_who_hears_that_another_gave_up_passes_it_on() -> None:
     """Before it withdraws its own messages: else those that hear of it first would name the wrong rank."""
 
     async def act(ring: Ring) -> None:
-        endpoint, exchanges = ring._engine.point_to_point.endpoint, ring._engine.point_to_point.exchanges
+        endpoint, exchanges = ring._engine._core.endpoint, ring._engine.all_to_alls
         incoming = [np.full(LARGE, -1.0) for _ in range(ring.size)]
         task = asyncio.create_task(ring.exchange([np.ones(LARGE)] * ring.size, incoming))
         if ring.rank == 0:
@@ -168,7 +168,7 @@ async def test_one_that_gives_up_before_another_has_compared_is_heard_all_the_sa
 
     async def act(ring: Ring) -> None:
         incoming = [np.full(5, -1.0) for _ in range(ring.size)]
-        dispatcher, exchanges = ring._engine.dispatcher, ring._engine.point_to_point.exchanges
+        dispatcher, exchanges = ring._engine.dispatcher, ring._engine.all_to_alls
         arrived, held = dispatcher.arrived, []
 
         def hold(lane: Any, header: Any, payload: memoryview) -> None:
@@ -190,7 +190,7 @@ async def test_one_that_gives_up_before_another_has_compared_is_heard_all_the_sa
             releasing = asyncio.create_task(let_go())
         task = asyncio.create_task(ring.exchange([np.ones(5)] * ring.size, incoming))
         if ring.rank == 1:
-            while not ring._engine.point_to_point.endpoint.waits:  # noqa: ASYNC110
+            while not ring._engine._core.endpoint.waits:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
@@ -229,7 +229,7 @@ async def test_one_that_gives_up_before_it_has_compared_is_heard_by_those_that_h
                 assert isinstance(error, ringwide.CollectiveAborted)
                 assert error.by == 1
             await ring.barrier()
-            assert not ring._engine.point_to_point.endpoint.waits
+            assert not ring._engine._core.endpoint.waits
             return type(error).__name__
 
         outcomes.add(tuple(await on_every_rank(size, act, messages=True, linger_seconds=0.0)))

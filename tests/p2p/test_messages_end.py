@@ -148,7 +148,7 @@ async def test_while_a_message_is_awaited_signs_of_life_are_asked_for() -> None:
     async def act(ring: Ring) -> None:
         heartbeats = HeartbeatSource()
         if ring.rank == 0:
-            ring._engine.dispatcher.deadlines.heartbeats = heartbeats
+            ring._engine.dispatcher.deadlines.start(heartbeats)
             first, second = (asyncio.create_task(ring.receive(np.zeros(1), 1, tag)) for tag in (0, 1))
             await heartbeats.watched.wait()
             await asyncio.wait([first])

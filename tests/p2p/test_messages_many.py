@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-import ringwide.runtime.engine
+import ringwide.runtime.core
 from local_ring import on_every_rank
 from ringwide import Ring
 from ringwide.p2p.endpoint import Endpoint
@@ -23,7 +23,7 @@ Tags = list[int]
 @pytest.fixture(autouse=True)
 def keep(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     endpoint = partial(Endpoint, kept_limit_bytes=room)
-    monkeypatch.setattr(ringwide.runtime.engine, "Endpoint", endpoint)
+    monkeypatch.setattr(ringwide.runtime.core, "Endpoint", endpoint)
 
 
 def in_reverse(tags: Tags) -> Tags:

@@ -165,13 +165,12 @@ class Two:
     """Two links to each other, of an express lane and a bulk lane."""
 
     def __init__(self, express: Ends, bulk: Ends) -> None:
-        self.here, self.there = Link(1), Link(0)
+        self.read_here: list[int] = []
+        self.read_there: list[int] = []
+        self.here, self.there = Link(1, self.read_here.append), Link(0, self.read_there.append)
         for ends in (express, bulk):
             self.here.add(ends.here)
             self.there.add(ends.there)
-        self.read_here: list[int] = []
-        self.read_there: list[int] = []
-        self.here.on_ended, self.there.on_ended = self.read_here.append, self.read_there.append
 
 
 async def eventually(condition: Any) -> None:
@@ -189,7 +188,7 @@ async def test_a_link_answers_when_every_lane_of_it_has_been_read(wiring: Wiring
         two = Two(express, bulk)
         bulk.hearing_there.open = False
         send(bulk.here, 1, pattern(MORE_THAN_BUFFERS))
-        two.here.finish()
+        two.here.finish(lambda: None)
         await until_ended(express.hearing_there)
         await bulk.hearing_there.until(lambda: bulk.hearing_there.refusals)
         await turn_the_loop()
@@ -207,8 +206,7 @@ async def test_a_link_answers_when_every_lane_of_it_has_been_read(wiring: Wiring
 async def test_a_link_of_which_a_lane_breaks_is_over_and_says_so() -> None:
     async with lanes(**EXPRESS) as express, lanes(**BULK) as bulk:
         two, told = Two(express, bulk), asyncio.Event()
-        two.here.on_over = told.set
-        two.here.finish()
+        two.here.finish(told.set)
         bulk.there.close()
         async with asyncio.timeout(60):
             await told.wait()
@@ -221,7 +219,7 @@ async def test_what_the_kernel_of_the_peer_has_is_read_there_after_an_abandoned_
         two = Two(express, bulk)
         send(express.here, 1, b"words")
         send(bulk.here, 2, b"numbers")
-        two.here.finish()
+        two.here.finish(lambda: None)
         await eventually(lambda: all(lane.delivered for lane in two.here.lanes.values()))
         two.here.abandon()
         await eventually(lambda: two.read_there)
@@ -231,11 +229,11 @@ async def test_what_the_kernel_of_the_peer_has_is_read_there_after_an_abandoned_
 
 async def test_an_abandoned_link_is_reset_where_something_has_not_arrived() -> None:
     async with lanes(buffer_bytes=SMALL_BUFFER_BYTES, **BULK) as bulk:
-        link = Link(1)
+        link = Link(1, lambda peer: None)
         link.add(bulk.here)
         bulk.hearing_there.open = False
         send(bulk.here, 1, pattern(MORE_THAN_BUFFERS))
-        link.finish()
+        link.finish(lambda: None)
         await bulk.hearing_there.until(lambda: bulk.hearing_there.refusals)
         link.abandon()
         bulk.hearing_there.open = True

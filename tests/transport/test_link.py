@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 async def link_of(*indices: int, wiring: Wiring = Wiring.PLAIN) -> AsyncIterator[tuple[Link, dict[int, Ends]]]:
     """A link with these lanes, and the connections by lane. Lanes are added in the order given."""
     async with AsyncExitStack() as stack:
-        link, ends = Link(1), {}
+        link, ends = Link(1, lambda peer: None), {}
         for index in indices:
             staging = 0 if index else STAGING_BYTES
             connection = lanes(buffer_bytes=SMALL_BUFFER_BYTES, index=index, staging_bytes=staging, wiring=wiring)
@@ -78,7 +78,7 @@ async def test_forget_reaches_every_bulk_lane_and_spares_the_express_lane() -> N
 
 
 async def test_news_for_a_peer_that_has_not_connected_is_dropped() -> None:
-    Link(3).tell(news(FrameKind.GOODBYE, "it is done"))
+    Link(3, lambda peer: None).tell(news(FrameKind.GOODBYE, "it is done"))
 
 
 async def test_a_link_shows_its_lanes() -> None:

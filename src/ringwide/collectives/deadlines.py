@@ -60,15 +60,19 @@ class Deadlines:
         timeout_seconds: float,
         warn_after_seconds: float,
         give_up: Callable[[Collective], None],
+        transfers: Patient | None,
     ) -> None:
         self._open, self._peers, self._clock = open_, peers, clock
         self._timeout, self._warn_after, self._give_up = timeout_seconds, warn_after_seconds, give_up
         self._tick_seconds = min(TICK_SECONDS, timeout_seconds / 4)
         self.ticking = self._watching = False
         self._due = 0.0
-        self.suspended = False  # while ranks still come: how long that may take is for `join` to say
-        self.heartbeats: HeartbeatSource | None = None
-        self.transfers: Patient | None = None
+        self._heartbeats: HeartbeatSource | None = None  # when it has started
+        self._transfers = transfers
+
+    def start(self, heartbeats: HeartbeatSource) -> None:
+        """All ranks are there. Before, how long they may take is for `join` to say."""
+        self._heartbeats = heartbeats
 
     def start_ticking(self) -> None:
         if not self.ticking:
@@ -78,8 +82,8 @@ class Deadlines:
 
     def missing_from(self, collective: Collective) -> list[int]:
         """Whom a collective waits for: those who have not called it; if all have, those whose numbers are due here."""
-        if self.heartbeats is not None and not channel_of(collective.number):  # signs of life tell of no other channel
-            late = [peer for peer in self._peers if self.heartbeats.called(peer) < collective.number]
+        if self._heartbeats is not None and not channel_of(collective.number):  # signs of life tell of no other channel
+            late = [peer for peer in self._peers if self._heartbeats.called(peer) < collective.number]
             if late:
                 return sorted(late)
         return collective.waiting_for()
@@ -91,28 +95,28 @@ class Deadlines:
             self._forgive(now - self._due)
         for collective in list(self._open.values()):
             self._check_progress(collective, now)
-        if self.transfers is not None:
-            self.transfers.check_progress(now)
-        if self.heartbeats is not None:
-            self._watch(self.heartbeats, now)
-        if self._open or self._transfers_waits:
+        if self._transfers is not None:
+            self._transfers.check_progress(now)
+        if self._heartbeats is not None:
+            self._watch(self._heartbeats, now)
+        if self._open or self._a_transfer_waits:
             self.start_ticking()
 
     @property
-    def _transfers_waits(self) -> bool:
-        return self.transfers is not None and self.transfers.waits
+    def _a_transfer_waits(self) -> bool:
+        return self._transfers is not None and self._transfers.waits
 
     def _forgive(self, seconds: float) -> None:
         """Our own event loop stood still for so long: what has come meanwhile is perhaps still to be read."""
         for collective in self._open.values():
             collective.progress_at += seconds
             collective.warned_at += seconds
-        if self.transfers is not None:
-            self.transfers.forgive(seconds)
+        if self._transfers is not None:
+            self._transfers.forgive(seconds)
 
     def _check_progress(self, collective: Collective, now: float) -> None:
         progress = sum(operation.progress for operation in collective.operations)
-        if progress != collective.progress_seen or not collective.begun or self.suspended:
+        if progress != collective.progress_seen or not collective.begun or self._heartbeats is None:
             collective.progress_seen, collective.progress_at = progress, now
             collective.warned_at = now
         elif now - collective.progress_at >= self._timeout:
@@ -138,9 +142,9 @@ class Deadlines:
             self._watching = True
             heartbeats.watch(min((one.number for one in waiting if not channel_of(one.number)), default=0))
         elif (
-            self.transfers is not None
-            and self.transfers.waits
-            and now - self.transfers.waits_since() >= self._tick_seconds
+            self._transfers is not None
+            and self._transfers.waits
+            and now - self._transfers.waits_since() >= self._tick_seconds
         ):
             self._watching = True
             heartbeats.watch(0)  # not a collective: nobody is late

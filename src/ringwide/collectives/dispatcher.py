@@ -18,12 +18,12 @@ Rules:
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn, Protocol
 
 from ringwide.collectives.collective import Channel, Channels, Collective, Done, EarlyFrames, Mark, channel_of, is_after
 from ringwide.collectives.compressed_operation import operation_for
-from ringwide.collectives.deadlines import Clock, Deadlines
+from ringwide.collectives.deadlines import Clock, Deadlines, Patient
 from ringwide.collectives.news import (
     Announcements,
     abort_error,
@@ -33,7 +33,7 @@ from ringwide.collectives.news import (
     words_in,
 )
 from ringwide.collectives.operation import BucketTask, LaneLike, LinkLike, Operation
-from ringwide.collectives.peer_loss import PeerLoss
+from ringwide.collectives.peer_loss import PeerLoss, TransfersAtRisk
 from ringwide.collectives.plan import Plan
 from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.compression.autotune import Ledger
@@ -44,6 +44,13 @@ from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, FrameKind, Header
 from ringwide.tensors.bucket import Bucket
 
 logger = logging.getLogger("ringwide.collectives")
+
+
+def _nobody(_: RingwideError | None) -> None: ...
+
+
+class Transfers(Patient, TransfersAtRisk, Protocol):
+    """The messages of a ring: they wait together with the collectives, and end with the ring."""
 
 
 class Dispatcher:
@@ -59,6 +66,8 @@ class Dispatcher:
         warn_after_seconds: float = 10.0,
         codec_policy: CodecPolicy | None = None,
         codec_pool: CodecPoolLike | None = None,
+        transfers: Transfers | None = None,
+        on_over: Callable[[RingwideError], None] = _nobody,
         epoch: int = 0,
     ) -> None:
         self._rank, self._links, self._clock = rank, links, clock
@@ -74,6 +83,7 @@ class Dispatcher:
             timeout_seconds=timeout_seconds,
             warn_after_seconds=warn_after_seconds,
             give_up=self._give_up,
+            transfers=transfers,
         )
         self._line: deque[Collective] = deque()  # those with bulk, in order; only the first one has begun
         self._early = EarlyFrames()
@@ -88,6 +98,8 @@ class Dispatcher:
             epoch=epoch,
             tell_all=self._announcements.tell_all,
             doom=self._doom,
+            transfers=transfers,
+            on_over=on_over,
         )
 
     @property
@@ -416,6 +428,3 @@ class Dispatcher:
         missing = self.deadlines.missing_from(collective)
         self._announcements.timeout(collective, missing, self._timeout)
         self._end(collective, timeout_error(collective, missing, self._timeout))
-
-
-def _nobody(_: RingwideError | None) -> None: ...

@@ -29,8 +29,6 @@ LAST_WORDS_SECONDS = 0.5
 class LeavingLink(Protocol):
     """What leaving needs of a link; the simulator has its own."""
 
-    on_over: Callable[[], None]
-
     @property
     def over(self) -> bool:
         """Nothing more is to be expected of it."""
@@ -43,7 +41,7 @@ class LeavingLink(Protocol):
     def moved(self) -> int:
         """Grows whenever something gets there or comes from there."""
 
-    def finish(self) -> None: ...
+    def finish(self, on_over: Callable[[], None]) -> None: ...
 
     def abandon(self) -> None: ...
 
@@ -75,8 +73,7 @@ class Leaving:
         self._lost = [link for peer, link in self._links.items() if peer in lost]
         self._lost_until = self._moved_at + LAST_WORDS_SECONDS
         for link in self._links.values():
-            link.on_over = self._look_who_is_left
-            link.finish()
+            link.finish(self._look_who_is_left)
         self._let_go_of_the_lost(self._moved_at)
         self._look_who_is_left()
         if not self.done:
@@ -178,18 +175,20 @@ class PeerLoss:
         epoch: int,
         tell_all: Callable[[bytes], None],
         doom: Callable[[Mapping[int, int], RingwideError], None],
+        transfers: TransfersAtRisk | None,
+        on_over: Callable[[RingwideError], None],
     ) -> None:
+        """`on_over` is told when nothing can be started any more, and why."""
         self._rank, self._peers, self._open, self._clock, self._epoch = rank, peers, open_, clock, epoch
         self._tell_all, self._doom = tell_all, doom
         self._departed: set[int] = set()  # who said goodbye
         self._cut: dict[int, Gone] = {}  # of those, whose connections broke
         self._complete: dict[int, Gone] = {}  # of those, who have sent all that they ever will
         self.lost: set[int] = set()
-        self.leaving: Leaving | None = None  # this rank itself, after its goodbye
+        self._leaving: Leaving | None = None  # this rank itself, after its goodbye
         self.over: RingwideError | None = None  # why nothing can be started any more
         self._last: dict[int, int] = {}  # when it is over: of each channel the last that those who left have finished
-        self.on_over: Callable[[RingwideError], None] | None = None
-        self.transfers: TransfersAtRisk | None = None
+        self._on_over, self._transfers = on_over, transfers
 
     def check(self, number: int) -> None:
         """May a collective of this number still be started?"""
@@ -203,8 +202,8 @@ class PeerLoss:
     def close_down(self, error: RingwideError) -> None:
         """No more collectives and no more messages: what is open fails."""
         self._end_collectives(error, {})
-        if self.transfers is not None:
-            self.transfers.fail(error)
+        if self._transfers is not None:
+            self._transfers.fail(error)
 
     def _end_collectives(self, error: RingwideError, finished: Mapping[int, int]) -> None:
         """No more collectives, and those fail that are not finished."""
@@ -213,8 +212,7 @@ class PeerLoss:
         self._last = {channel: number for channel, number in last.items() if sequence_of(number)}
         if self.over is None:
             self.over = error
-            if self.on_over is not None:
-                self.on_over(error)
+            self._on_over(error)
         self._doom(self._last, error)
 
     @property
@@ -295,14 +293,19 @@ class PeerLoss:
                 return PeerLost(rank=peer, reason=str(reason))
         return RingwideError(f"rank {self._rank} could not handle a frame: {reason!r}")
 
-    # -- silence
+    # -- leaving, and silence
+
+    def leave(self, leaving: Leaving) -> None:
+        """This rank has said goodbye, and waits for the others to read what it sent."""
+        self._leaving = leaving
+        leaving.begin(self.lost)
 
     def silent(self, peers: Sequence[int], seconds: float) -> None:
         """Of these ranks nothing was heard for so long, though a collective waits for them, or we wait to leave."""
-        if self.leaving is not None:
-            self.leaving.silent(peers, seconds)
+        if self._leaving is not None:
+            self._leaving.silent(peers, seconds)
             return
-        if self._nothing_is_left or not (self._open or (self.transfers is not None and self.transfers.waits)):
+        if self._nothing_is_left or not (self._open or (self._transfers is not None and self._transfers.waits)):
             return
         reason = f"nothing was heard of it for {seconds:g} s (suspect_after_seconds)"
         if len(peers) > 1 and len(peers) == len(self._peers):
@@ -320,8 +323,8 @@ class PeerLoss:
         self._departed.add(peer)
         error = PeerLeft(rank=peer, reason=reason)
         self._end_collectives(error, finished)
-        if self.transfers is not None:
-            self.transfers.left(peer, error)
+        if self._transfers is not None:
+            self._transfers.left(peer, error)
 
     def hear_of_loss(self, peer: int, words: str) -> None:
         if self._nothing_is_left:

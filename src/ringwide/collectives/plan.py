@@ -99,10 +99,6 @@ class Planner:
         self._algorithm, self._tree_bytes, self._express_bytes = algorithm, tree_bytes, express_bytes
         self._tree = TreeSchedule(rank=rank, size=size, fanout=fanout_of(size) if fanout is None else fanout)
 
-    def agree(self, *, tree_bytes: int, express_bytes: int) -> None:
-        """What follows from where the ranks are: they find that out together when they have met."""
-        self._tree_bytes, self._express_bytes = tree_bytes, express_bytes
-
     def algorithm_for(self, nbytes: int) -> str:
         """Small buckets cost hops, so they take the way with the fewest; large ones cost bytes and take the ring."""
         if self._algorithm != "auto":

@@ -268,6 +268,7 @@ class CodecPool:
 
     def staff(self, threads: int) -> None:
         """How many threads there are is known when it is known who else runs on this machine."""
+        self.threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ringwide-codec") if threads else None
 
     def run(self, job: Job, then: Then) -> Settle:

@@ -64,13 +64,14 @@ class CodecPolicy:
         threshold_bytes: int | None = DEFAULT_BYTES,
         error_feedback: bool | None = None,
         time: Callable[[], float],
+        threads: Callable[[], int] = lambda: 1,
     ) -> None:
         self._decides = auto and rank == DECIDES
         self._codecs = {codec.name: codec for codec in codecs if allow_lossy or not codec.lossy}
         self._auto, self._allow_lossy, self._error_feedback = auto, allow_lossy, error_feedback
         self.threshold = Threshold(threshold_bytes, always_pays=auto)
         self._time = time
-        self.threads = 1  # that encode and decode
+        self._threads = threads  # that encode and decode
         self.feedback = FeedbackStore()
         self._explorers: dict[_Bucket, Explorer] = {}
         self._choices: dict[_Bucket, Decision] = {}
@@ -171,7 +172,7 @@ class CodecPolicy:
         usable = (
             codec for codec in self._codecs.values() if codec.carries(numbers.dtype) and (may_lose or not codec.lossy)
         )
-        return [candidate(codec, numbers, self._time, threads=self.threads) for codec in usable]
+        return [candidate(codec, numbers, self._time, threads=self._threads()) for codec in usable]
 
     # -- choices
 

@@ -53,7 +53,7 @@ class AllToAlls:
         self._ranks = frozenset(map(str, range(size)))
         self._open: dict[int, AllToAll] = {}
         self._given_up: dict[int, tuple[int, str]] = {}  # by others, where we have not got that far: by whom, and why
-        endpoint.on_exchange_given_up = self.hear_given_up
+        endpoint.hear_given_up_exchanges(self.hear_given_up)
 
     def prepared(self, outgoing_: Leaves, incoming: Leaves, what: str, *, gated: bool) -> "AllToAll":
         row = np.stack([_figures(outgoing_), _figures(incoming)])

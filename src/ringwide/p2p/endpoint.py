@@ -102,6 +102,10 @@ class P2PLane(Protocol):
     def scratch(self) -> Scratch: ...
 
 
+OnGivenUp = Callable[[int, int, str], None]
+"""Told which peer has given up on which exchange, and its words."""
+
+
 class Endpoint:
     """Where transfers are handed in and out."""
 
@@ -133,10 +137,12 @@ class Endpoint:
             self._desk, timeout_seconds=timeout_seconds, warn_after_seconds=warn_after_seconds, give_up=self._time_out
         )
         self._on_lane_ended = on_lane_ended
-        self.on_exchange_given_up: Callable[[int, int, str], None] = _nobody_exchanges
-        """on_exchange_given_up(peer, number, words)"""
+        self._on_exchange_given_up: OnGivenUp = _nobody_exchanges
 
     # -- from above
+
+    def hear_given_up_exchanges(self, on_given_up: OnGivenUp) -> None:
+        self._on_exchange_given_up = on_given_up
 
     def send(self, transfer: OutgoingTransfer) -> None:
         """Offer it. `on_done` is called once, with the error or when all has left; perhaps before this returns."""
@@ -225,7 +231,7 @@ class Endpoint:
             case FrameKind.WITHDRAW:
                 self._hear_withdraw(p2p, number, _words(payload))
             case _:
-                self.on_exchange_given_up(lane.peer, number, _words(payload))
+                self._on_exchange_given_up(lane.peer, number, _words(payload))
 
     def _check_frame(self, peer: int, header: Header) -> None:
         if header.epoch != self._desk.epoch:

@@ -14,7 +14,7 @@ Rules:
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
@@ -46,12 +46,6 @@ class Refusal(Exception):
         """What the others are told."""
         self.error = error
         """What the caller gets, given the number that the call has all the same."""
-
-
-class Looking(Protocol):
-    """A lane on which one can look for what has come, instead of waiting for the event loop to say so."""
-
-    def look(self) -> bool: ...
 
 
 Prepare = Callable[[bool], Prepared[T]]
@@ -122,14 +116,15 @@ class CallQueue:
         self,
         dispatcher: Dispatcher,
         *,
-        express_lanes: Callable[[Sequence[int]], Sequence[Looking]],
+        looks: Mapping[int, Callable[[], bool]],
         linger_seconds: float,
         leaving: Callable[[], bool],
         descent: Descent | None = None,
         time: Callable[[], float] = perf_counter,
     ) -> None:
+        """`looks`: of each peer, how to look for what has come on its express lane without waiting for the loop."""
         self.time = time
-        self._dispatcher, self._express_lanes, self.linger_seconds = dispatcher, express_lanes, linger_seconds
+        self._dispatcher, self._looks, self._linger_seconds = dispatcher, looks, linger_seconds
         self._leaving = leaving  # this process was told to end
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
@@ -372,12 +367,12 @@ class CallQueue:
 
         Without giving the core away between looks: the scheduler would take that for a wish to wait for long.
         """
-        if not self.linger_seconds or self._running != 1 or not entry.lingers:
+        if not self._linger_seconds or self._running != 1 or not entry.lingers:
             return
         time = self.time
         while entry.collective is not None:
-            first, *others = [lane.look for lane in self._express_lanes(entry.collective.waiting_for())]
-            deadline = time() + self.linger_seconds
+            first, *others = [self._looks[peer] for peer in entry.collective.waiting_for()]
+            deadline = time() + self._linger_seconds
             while not (first() or (others and any(look() for look in others))):
                 if time() > deadline:
                     return

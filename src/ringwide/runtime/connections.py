@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -36,7 +36,7 @@ from ringwide.transport.shm_lane import SharedLane, SharedWire
 from ringwide.transport.sockets import SocketSettings, drop, tune
 from ringwide.transport.wire import Wire
 
-_VITAL_BUFFER_BYTES = 16 * 1024
+_HEARTBEAT_BUFFER_BYTES = 16 * 1024
 _PEERS_IN_FULL_BYTES = 1500
 """A longer list of peers is compared by its digest: a whole handshake has 4 KiB."""
 
@@ -47,10 +47,18 @@ _all: "WeakSet[Connections]" = WeakSet()
 class Connections:
     """The links to all other ranks, and the sockets on which this rank is found."""
 
-    def __init__(self, rank: int, addresses: Sequence[Address], *, sockets: SocketSettings, segment_bytes: int) -> None:
+    def __init__(
+        self,
+        rank: int,
+        addresses: Sequence[Address],
+        *,
+        sockets: SocketSettings,
+        segment_bytes: int,
+        on_stream_ended: Callable[[int], None],
+    ) -> None:
         self._rank, self._addresses = rank, addresses
         self._sockets, self._segment_bytes = sockets, segment_bytes
-        self.links = {peer: Link(peer) for peer in range(len(addresses)) if peer != rank}
+        self.links = {peer: Link(peer, on_stream_ended) for peer in range(len(addresses)) if peer != rank}
         self._listeners: tuple[socket.socket, ...] = ()
         self._server: asyncio.Task[None] | None = None
         self._formation: RingFormation | None = None
@@ -66,7 +74,7 @@ class Connections:
         heartbeats: Heartbeats,
         lanes_to: Callable[[int], int],
         settings: Mapping[str, Setting],
-        door: Address | socket.socket,
+        listen_at: Address | socket.socket,
         protection: Protection,
         same_host: SameHost,
         timeout_seconds: float,
@@ -75,7 +83,7 @@ class Connections:
 
         If there is somebody to hear of `transfers`, every peer gets a p2p lane as well.
 
-        `door` is where this rank listens: an address, or a socket that listens already, which is ours from now on.
+        `listen_at` is an address, or a socket that listens already, which is ours from now on.
         """
         self._heartbeats = heartbeats
         beside = (HEARTBEAT_LANE,) if transfers is None else (P2P_LANE, HEARTBEAT_LANE)
@@ -99,7 +107,7 @@ class Connections:
             same_host=same_host,
         )
         self._listeners = open_listeners(
-            door,
+            listen_at,
             self._addresses[self._rank],
             rank=self._rank,
             beyond_loopback=protection.will_do_beyond_loopback,
@@ -107,14 +115,12 @@ class Connections:
         )
         self._server = asyncio.create_task(formation.serve(*self._listeners))
         await formation.run(timeout_seconds=timeout_seconds)
+        self._formation = None
 
     def fail(self, error: Exception) -> None:
         """A rank that had come is gone again: `open` raises this instead of waiting on."""
         if self._formation is not None:
             self._formation.fail(error)
-
-    def express_lanes(self, peers: Iterable[int]) -> list[Lane]:
-        return [self.links[peer].lanes[0] for peer in peers]
 
     def ranks_on_this_host(self) -> int:
         return 1 + sum(link.lanes[0].same_host for link in self.links.values())
@@ -147,7 +153,7 @@ class Connections:
         self, events: Events, heartbeats: Heartbeats, peer: int, index: int, wire: Wire, sealed: bool
     ) -> None:
         if index == HEARTBEAT_LANE:
-            tune(wire.socket, replace(self._sockets, buffer_bytes=_VITAL_BUFFER_BYTES), always_read=True)
+            tune(wire.socket, replace(self._sockets, buffer_bytes=_HEARTBEAT_BUFFER_BYTES), always_read=True)
             heartbeats.add(peer, wire)
             return
         tune(wire.socket, self._sockets, always_read=False)
@@ -162,6 +168,7 @@ class Connections:
             self.links[peer].add(Lane(wire, limit_bytes=limit, staging_bytes=staging or 0, sealed=sealed, **given))
 
     async def stop_listening(self) -> None:
+        self._formation = None  # whoever has not come need not any more
         try:
             if self._server is not None:
                 self._server.cancel()

@@ -495,8 +495,14 @@ def _fill(room: Sequence[memoryview], inbox: bytearray) -> int:
 class SimulatedLink(EndingLink):
     """All lanes from one rank to another. The heartbeat lane carries no frames: it ends with the rank itself."""
 
-    def __init__(self, peer: int, lanes: Sequence[SimulatedLane], heartbeat: SimulatedLane) -> None:
-        super().__init__(peer)
+    def __init__(
+        self,
+        peer: int,
+        lanes: Sequence[SimulatedLane],
+        heartbeat: SimulatedLane,
+        on_ended: Callable[[int], None],
+    ) -> None:
+        super().__init__(peer, on_ended)
         self.lanes, self.heartbeat = lanes, heartbeat
         for lane in lanes:
             lane.on_end = self.lane_has_ended

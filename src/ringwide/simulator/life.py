@@ -141,9 +141,6 @@ class Life:
         self._planners, self._plans = planners, dict[tuple[int, SimulatedCall], Plan]()
         self.network = Network(self.scenario, planners, Random(seed * 1_000_003 + timing), self.report)
         self.ranks = [Rank(self, rank) for rank in range(self.scenario.size)]
-        for rank in self.ranks:
-            for link in self.network.links[rank.rank].values():
-                link.on_ended = rank.dispatcher.peer_loss.stream_ended
         self.network.dispatchers = [rank.dispatcher for rank in self.ranks]
         self._connect_heartbeats()
 
@@ -153,7 +150,10 @@ class Life:
             self._heartbeats.append(
                 SimulatedHeartbeats(rank.rank, self.network, self._heartbeats, rank.dispatcher.peer_loss.silent)
             )
-            rank.dispatcher.deadlines.heartbeats = self._heartbeats[-1]
+            rank.dispatcher.deadlines.start(self._heartbeats[-1])
+
+    def heartbeats_of(self, rank: int) -> SimulatedHeartbeats:
+        return self._heartbeats[rank]
 
     def run(self) -> int:
         for rank in self.ranks:

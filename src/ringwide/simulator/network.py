@@ -41,7 +41,11 @@ class Network:
         """An express lane and a heartbeat lane to everybody, bulk lanes where they are needed: as in a real ring."""
         lanes = 1 + self.scenario.lanes if planner.exchanges_bulk(peer) else 1
         heartbeat = self._lane(rank, peer, HEARTBEAT_LANE)
-        return SimulatedLink(peer, [self._lane(rank, peer, index) for index in range(lanes)], heartbeat)
+
+        def stream_ended(peer: int) -> None:
+            self.dispatchers[rank].peer_loss.stream_ended(peer)
+
+        return SimulatedLink(peer, [self._lane(rank, peer, index) for index in range(lanes)], heartbeat, stream_ended)
 
     def _lane(self, rank: int, peer: int, index: int) -> SimulatedLane:
         return SimulatedLane(self, rank, peer, index)

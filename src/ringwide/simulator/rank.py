@@ -146,6 +146,8 @@ class RankSurroundings(Protocol):
 
     def leaving(self, rank: int) -> None: ...
 
+    def heartbeats_of(self, rank: int) -> SimulatedHeartbeats: ...
+
     def check_ending(self, rank: int, index: int, memory: SimulatedMemory, error: RingwideError | None) -> None: ...
 
 
@@ -245,20 +247,18 @@ class Rank:
 
     def leave(self) -> None:
         self.left, self.left_at = True, self.host.time()
-        peer_loss, heartbeats = self.dispatcher.peer_loss, self.dispatcher.deadlines.heartbeats
-        assert heartbeats is not None
         self.dispatcher.say_goodbye("it is done")
         self.dispatcher.close(RingClosed("this ring has been left"))
-        peer_loss.leaving = Leaving(
+        leaving = Leaving(
             links=self._network.links[self.rank],
             clock=self.host,
             timeout_seconds=TIMEOUT_SECONDS,
             warn_after_seconds=TIMEOUT_SECONDS / 2,
-            heartbeats=heartbeats,
+            heartbeats=self._life.heartbeats_of(self.rank),
             on_done=self._hang_up,
         )
         self._life.leaving(self.rank)
-        peer_loss.leaving.begin(peer_loss.lost)
+        self.dispatcher.peer_loss.leave(leaving)
 
     def _hang_up(self) -> None:
         self.hung_up = True

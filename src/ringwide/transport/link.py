@@ -41,19 +41,22 @@ class EndingLane(Protocol):
 
 
 class EndingLink:
-    """What a link is told by its lanes, and tells: `on_ended`, all that `peer` sends has come; `on_over`."""
+    """What a link is told by its lanes, and tells. `on_ended`: all that `peer` sends has come."""
 
-    def __init__(self, peer: int) -> None:
-        self.peer = peer
+    def __init__(self, peer: int, on_ended: Callable[[int], None]) -> None:
+        self.peer, self._on_ended = peer, on_ended
         self._ended = False
-        self.on_ended: Callable[[int], None] = _nobody
-        self.on_over: Callable[[], None] = _nothing
+        self._on_over: Callable[[], None] = _nothing
 
     def all_lanes(self) -> Collection[EndingLane]:
         raise NotImplementedError
 
-    def finish(self) -> None:
-        """Say END on every lane. They close when the peer has done so too."""
+    def finish(self, on_over: Callable[[], None]) -> None:
+        """Say END on every lane. They close when the peer has done so too. `on_over`: told whenever it may be over."""
+        self._on_over = on_over
+        self._finish_lanes()
+
+    def _finish_lanes(self) -> None:
         for lane in list(self.all_lanes()):
             lane.finish()
 
@@ -84,13 +87,10 @@ class EndingLink:
         """One lane has ended, or was closed."""
         if not self._ended and all(lane.ended for lane in self.all_lanes()):
             self._ended = True
-            self.finish()
-            self.on_ended(self.peer)
+            self._finish_lanes()
+            self._on_ended(self.peer)
         if self.over:
-            self.on_over()
-
-
-def _nobody(_: int) -> None: ...
+            self._on_over()
 
 
 def _nothing() -> None: ...
@@ -118,8 +118,8 @@ P2P_STAGING_BYTES = 16 * 1024 + HEADER_BYTES
 class Link(EndingLink):
     """The express lane, the bulk lanes and the p2p lane to one peer."""
 
-    def __init__(self, peer: int) -> None:
-        super().__init__(peer)
+    def __init__(self, peer: int, on_ended: Callable[[int], None]) -> None:
+        super().__init__(peer, on_ended)
         self.lanes: dict[int, Lane] = {}
         self._bulk: list[Lane] = []
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
@@ -13,14 +13,11 @@ from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.plan import Planner
 from ringwide.compression.jobs import CodecPool
 from ringwide.config.ring_config import RingConfig
-from ringwide.runtime.call_queue import CallQueue
-from ringwide.runtime.callers import Descent
-from ringwide.runtime.engine import Engine
+from ringwide.runtime.core import FormedRing, RingCore, Topology
 from ringwide.simulator.host import Host, VirtualClock
 from ringwide.simulator.lane import SimulatedLane
 from ringwide.simulator.network import Network
 from ringwide.simulator.scenario import Scenario
-from ringwide.tensors.bucket import BufferPool
 
 Result = TypeVar("Result")
 
@@ -223,26 +220,24 @@ class Wires(Network):
     def _lane(self, rank: int, peer: int, index: int) -> LookingLane:
         return LookingLane(self, rank, peer, index)
 
-    def express_lanes(self, rank: int, peers: Iterable[int]) -> list[LookingLane]:
-        lanes = [self.links[rank][peer].lanes[0] for peer in peers]
-        return [lane for lane in lanes if isinstance(lane, LookingLane)]
-
 
 COLLECTIVE_SECONDS = 30.0
 """Far longer than anything that a program waits for: a call that times out has stalled."""
 LOOK_SECONDS, LINGER_SECONDS = 1e-5, 3e-5
 
-CONFIG = RingConfig()
+CONFIG = RingConfig(linger_seconds=LINGER_SECONDS)
 
 
-class SimulatedEngine(Engine):
-    """All that `Ring` needs. Everything of `Engine` is inherited but how it is put together and how it is formed."""
+class SimulatedCore(RingCore):
+    """All that an engine needs of a core, without connections of its own. The ranks of a program need not meet."""
 
-    def __init__(self, rank: int, wires: Wires, planner: Planner, descent: Descent) -> None:
-        self._rank, self._size, self.config = rank, wires.scenario.size, CONFIG
+    def __init__(self, rank: int, wires: Wires, planner: Planner) -> None:
+        self.rank, self.size, self.config = rank, wires.scenario.size, CONFIG
+        self.leaving = lambda: False
         self.links = wires.links[rank]  # type: ignore[assignment]
-        self.connections = NoListeners()  # type: ignore[assignment]
-        self.codec_policy, self._codec_pool, self.planner = None, CodecPool(), planner
+        self._connections = NoListeners()  # type: ignore[assignment]
+        self.endpoint, self.codec_policy, self.codec_pool = None, None, CodecPool()
+        self._planner, self._formed = planner, True
         self.dispatcher = Dispatcher(
             rank=rank,
             links=wires.links[rank],
@@ -251,24 +246,26 @@ class SimulatedEngine(Engine):
             warn_after_seconds=COLLECTIVE_SECONDS / 2,
             epoch=wires.scenario.epoch,
         )
-        self._heartbeats = SignsOfLife()  # type: ignore[assignment]
-        self.calls = CallQueue(
-            self.dispatcher,
-            express_lanes=lambda peers: wires.express_lanes(rank, peers),
-            linger_seconds=LINGER_SECONDS,
-            leaving=lambda: False,
-            descent=descent,
-            time=_counter(),
-        )
-        self.pool, self._point_to_point, self._formed = BufferPool(), None, True
-        for link in wires.links[rank].values():
-            link.on_ended = self.dispatcher.peer_loss.stream_ended
+        self.heartbeats = SignsOfLife()  # type: ignore[assignment]
+        self.dispatcher.deadlines.start(self.heartbeats)
+
+    def planner(self, *, tree_bytes: int, express_bytes: int = 0) -> Planner:
+        """The one that was drawn for this rank."""
+        return self._planner
+
+    @property
+    def formed(self) -> FormedRing:
+        topology = Topology(one_host=False, by_memory=False, crowded=False)
+        return FormedRing(self.rank, self.size, self.links, topology, ranks_here=1, cores_here=1)
 
 
 class NoListeners:
     """Nobody knocks at a simulated door."""
 
     async def stop_listening(self) -> None: ...
+
+
+ALL_OF_THEM = 2**63
 
 
 class SignsOfLife:
@@ -279,12 +276,12 @@ class SignsOfLife:
     def rest(self) -> None: ...
 
     def called(self, peer: int, /) -> int:
-        return 0
+        return ALL_OF_THEM
 
     def close(self) -> None: ...
 
 
-def _counter() -> Callable[[], float]:
+def counter() -> Callable[[], float]:
     """Time for those who only compare two moments: it passes by being looked at, so a replay is exact."""
     now = 0.0
 

@@ -9,10 +9,11 @@ from random import Random
 from ringwide.collectives.plan import Planner
 from ringwide.ring import Ring
 from ringwide.runtime.callers import noted_descent
+from ringwide.runtime.engine import Engine
 from ringwide.simulator.calls import CodecSettings
 from ringwide.simulator.host import Weather
 from ringwide.simulator.programs.drawing import program_of
-from ringwide.simulator.programs.engine import CONFIG, SimulatedEngine, Wires
+from ringwide.simulator.programs.engine import SimulatedCore, Wires, counter
 from ringwide.simulator.programs.journal import RankJournal
 from ringwide.simulator.programs.performer import Performer
 from ringwide.simulator.programs.program import Program
@@ -73,7 +74,7 @@ class World:
         self.loops = [self.wires.loop_of(rank) for rank in range(program.size)]
         self.journals = [RankJournal() for _ in self.loops]
         self._planners = planners
-        self._engines: dict[int, SimulatedEngine] = {}
+        self._engines: dict[int, Engine] = {}
         self._formed = [loop.create_future() for loop in self.loops]
 
     def _compute(self, rank: int) -> Callable[[float], Awaitable[None]]:
@@ -105,10 +106,10 @@ class World:
     async def _live(self, rank: int) -> None:
         """As a user does who joins a ring, makes some calls and leaves it."""
         with noted_descent() as descent:
-            engine = self._engines[rank] = SimulatedEngine(rank, self.wires, self._planners[rank], descent)
+            core = SimulatedCore(rank, self.wires, self._planners[rank])
+            engine = self._engines[rank] = Engine(core, core.formed, descent, time=counter())
             await self._meet(rank)
-            ring = Ring(rank, self.program.size, CONFIG, engine)
-            await Performer(ring, self.program, self._compute(rank), self.journals[rank]).perform()
+            await Performer(Ring(engine), self.program, self._compute(rank), self.journals[rank]).perform()
             await self._leave(rank, engine)
 
     async def _meet(self, rank: int) -> None:
@@ -119,7 +120,7 @@ class World:
                 formed.set_result(None)
         await self._formed[rank]
 
-    async def _leave(self, rank: int, engine: SimulatedEngine) -> None:
+    async def _leave(self, rank: int, engine: Engine) -> None:
         leaving = self.loops[rank].create_task(engine.leave("it is done"))
         turns = self.program.cut_of(rank)
         while turns is not None and turns >= 0 and not leaving.done():

@@ -3,7 +3,7 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from ringwide.runtime.topology import Topology, notes
+from ringwide.runtime.core import Topology, notes
 
 KIB = 1024
 Seen = tuple[bool, bool, set[int]]
