@@ -107,12 +107,12 @@ def test_the_payloads_of_p2p(number: int, layout: struct.Struct, names: tuple[st
         width = struct.calcsize(order + code)
         rows.append([str(offset), str(width), name, TYPES[code]])
         offset += width
-    assert [row[:4] for row in table_under("Mail", number)] == rows
+    assert [row[:4] for row in table_under("Messages", number)] == rows
     assert offset == layout.size
 
 
 def test_what_is_said_of_p2p() -> None:
-    meanings = dict(part.split(": ") for part in table_under("Mail")[0][4].split(", "))
+    meanings = dict(part.split(": ") for part in table_under("Messages")[0][4].split(", "))
     assert meanings == {
         str(int(p2p.Space.MESSAGES)): "a message",
         str(int(p2p.Space.EXCHANGES)): "a part of an exchange",
