@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ringwide.collectives import collective
+from ringwide.compression.codecs import registry
 from ringwide.protocol import frame, handshake, heartbeat, key_proof, p2p
 from ringwide.transport import aead_wire
 from ringwide.transport.link import EXPRESS_BYTES, EXPRESS_MEMORY_BYTES
@@ -58,6 +59,11 @@ def test_a_hello_has_exactly_these_types() -> None:
     types = {row[0]: row[1] for row in table_under("The handshake")}
     assert types == {name: type(value).__name__ for name, value in hello.items()}
     assert handshake.Hello(**hello) == handshake.read_hello(json.dumps(hello).encode())  # type: ignore[arg-type]
+
+
+def test_the_codecs() -> None:
+    rows = [(int(row[0]), row[1]) for row in table_under("Codecs")]
+    assert rows == [(codec.number, codec.name) for codec in map(registry.make, registry.NAMES)]
 
 
 def test_the_limits() -> None:
