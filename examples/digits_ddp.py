@@ -1,4 +1,4 @@
-"""The same DDP script with gloo and with ringwide: one word is different. It reads handwritten digits.
+"""The same DDP script with gloo and with ringwide: one word differs. It learns to read handwritten digits.
 
 torchrun --nproc-per-node 2 examples/digits_ddp.py
 """
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def train(backend: str, epochs: int) -> tuple[float, float]:
-    """Seconds of training, and the part of digits never seen before that is read rightly."""
+    """Seconds of training, and accuracy on digits that the model has never seen."""
     dist.init_process_group(backend)
     digits = load_digits()
     images, labels = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ringwide.collectives import collective
+from ringwide.compression.codecs import registry
 from ringwide.protocol import frame, handshake, heartbeat, key_proof, p2p
 from ringwide.transport import aead_wire
 from ringwide.transport.link import EXPRESS_BYTES, EXPRESS_MEMORY_BYTES
@@ -60,6 +61,11 @@ def test_a_hello_has_exactly_these_types() -> None:
     assert handshake.Hello(**hello) == handshake.read_hello(json.dumps(hello).encode())  # type: ignore[arg-type]
 
 
+def test_the_codecs() -> None:
+    rows = [(int(row[0]), row[1]) for row in table_under("Codecs")]
+    assert rows == [(codec.number, codec.name) for codec in map(registry.make, registry.NAMES)]
+
+
 def test_the_limits() -> None:
     assert [int(row[1]) for row in table_under("Limits")] == [
         frame.HEADER_BYTES,
@@ -107,12 +113,12 @@ def test_the_payloads_of_p2p(number: int, layout: struct.Struct, names: tuple[st
         width = struct.calcsize(order + code)
         rows.append([str(offset), str(width), name, TYPES[code]])
         offset += width
-    assert [row[:4] for row in table_under("Mail", number)] == rows
+    assert [row[:4] for row in table_under("Messages", number)] == rows
     assert offset == layout.size
 
 
 def test_what_is_said_of_p2p() -> None:
-    meanings = dict(part.split(": ") for part in table_under("Mail")[0][4].split(", "))
+    meanings = dict(part.split(": ") for part in table_under("Messages")[0][4].split(", "))
     assert meanings == {
         str(int(p2p.Space.MESSAGES)): "a message",
         str(int(p2p.Space.EXCHANGES)): "a part of an exchange",

@@ -27,7 +27,7 @@ PROBES = {
     ADD: "add",
 }
 NOTHING = "-"
-README_BYTES = (4 * 2**10, 64 * 2**10, 2**20, 16 * 2**20, 64 * 2**20, 256 * 2**20)
+README_BYTES = (4 * 2**10, 2**20, 64 * 2**20)
 
 
 def by_place(report: dict[str, Any]) -> dict[tuple[int, int], dict[str, Cell]]:
