@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ringwide.bootstrap.peers import Address, check_rank, load_peers
 from ringwide.collectives.plan import CollectiveKind
-from ringwide.collectives.prepared import Gathered, InPlace, Packed, Prepared, ScatteredShare
+from ringwide.collectives.prepared import Gathered, Packed, Prepared, ScatteredShare
 from ringwide.config.ring_config import RingConfig
 from ringwide.errors import JoinError
 from ringwide.observe.statistics import Statistics
@@ -108,9 +108,9 @@ class Ring:
         """
 
         def prepare(gated: bool) -> Prepared[Tensors]:
-            small_tensors = None if gated else self._small_tensors.find(tensors, op, bucket)
-            if small_tensors is not None:
-                return InPlace(*small_tensors, tensors)
+            known = None if gated else self._small_tensors.find(tensors, op, bucket)
+            if known is not None:
+                return known
             leaves, signature = leaves_of(tensors)
             call_plan = self._plans.find(CollectiveKind.ALLREDUCE, signature, op=op, bucket=bucket, gated=gated)
             _require_writable(leaves, signature.names)

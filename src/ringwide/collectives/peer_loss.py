@@ -184,6 +184,7 @@ class PeerLoss:
         self._departed: set[int] = set()  # who said goodbye
         self._cut: dict[int, Gone] = {}  # of those, whose connections broke
         self._complete: dict[int, Gone] = {}  # of those, who have sent all that they ever will
+        self.anybody_gone = False  # in either of these ways
         self.lost: set[int] = set()
         self._leaving: Leaving | None = None  # this rank itself, after its goodbye
         self.over: RingwideError | None = None  # why nothing can be started any more
@@ -244,13 +245,10 @@ class PeerLoss:
         """All that this peer has ever sent is here."""
         if peer in self._departed:
             self._complete[peer] = Gone(self._clock.time(), "it has left, and has not sent all that is due")
+            self.anybody_gone = True
             self._look_for_orphans_later()
         else:
             self.other_lane_ended(peer, EOFError("it ended its connections without a goodbye"))
-
-    @property
-    def anybody_gone(self) -> bool:
-        return bool(self._cut or self._complete)
 
     def look_for_orphans(self) -> None:
         """Does a collective wait for somebody from whom nothing more comes? It need not wait for its deadline."""
@@ -278,6 +276,7 @@ class PeerLoss:
         ended = isinstance(reason, EOFError | OSError)
         if ended and peer in self._departed:
             self._cut[peer] = Gone(self._clock.time(), f"{reason}, after its goodbye, with frames on their way")
+            self.anybody_gone = True
             self.look_for_orphans()
             return
         self._tell_of_loss(peer if ended or isinstance(reason, RemoteProtocolError) else self._rank, str(reason))

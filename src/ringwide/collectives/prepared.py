@@ -79,18 +79,6 @@ class Prepared(Generic[T]):
         """The call has failed, or nobody wants it any more, though its collective has begun."""
 
 
-class InPlace(Prepared[T]):
-    """Memory of the caller's that is used where it lies, without anything to pack."""
-
-    __slots__ = ()
-
-    def written(self) -> Sequence[Array]:
-        return [numbers.ours for numbers in self.numbers]
-
-
-# What the calls of a ring bring to their collectives, and what their callers get.
-
-
 class Packed(Prepared[T]):
     """Tensors as buckets: all that is reduced or broadcast."""
 

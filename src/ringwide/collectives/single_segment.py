@@ -14,7 +14,7 @@ from ringwide.compression.jobs import CodecJobs
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header, pack_data
 from ringwide.protocol.tree import TreeSchedule, TreeStep
-from ringwide.tensors.bucket import Bucket, bytes_of
+from ringwide.tensors.bucket import Bucket
 
 
 class SingleSegmentOperation:
@@ -42,7 +42,7 @@ class SingleSegmentOperation:
     ) -> None:
         self._schedule, self._numbers, self._links, self._on_done = schedule, numbers, links, on_done
         self._bucket, self._collective, self._fingerprint, self._epoch = bucket, collective, fingerprint, epoch
-        self._bytes = bytes_of(numbers.ours)
+        self._bytes = numbers.ours.data.cast("B") if numbers.ours.size else NOTHING
 
     def begin(self) -> None:
         schedule = self._schedule
@@ -108,7 +108,11 @@ class SingleSegmentOperation:
         elif keeps:
             self._bytes[:] = payload
         if finishes:
-            self._numbers.complete(self._numbers.ours)
+            numbers = self._numbers
+            if numbers.finish is not None:
+                numbers.finish(numbers.ours)
+            if numbers.narrow is not None:
+                numbers.narrow(numbers.ours)
         if peers:
             prepared, header = self._prepared
             if prepared != hop:

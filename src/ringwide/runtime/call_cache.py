@@ -6,17 +6,19 @@ from an earlier one takes the general way.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ringwide.collectives.plan import REDUCING, CollectiveKind, Plan, Planner, Request
+from ringwide.collectives.prepared import Prepared
 from ringwide.compression.codecs.base import Array
 from ringwide.tensors.arithmetic import Arithmetic, arithmetic_of, carrier_of
 from ringwide.tensors.bucket import TOO_SMALL_TO_POOL_BYTES, Bucket, BucketShape, Label
 from ringwide.tensors.leaves import Signature, is_dense
 from ringwide.tensors.packing import DtypeGroup, groups_of, has_carrier
 
+T = TypeVar("T")
 _REMEMBERED = 256
 
 
@@ -85,6 +87,18 @@ class _Known(NamedTuple):
     label: Label | None
 
 
+class InPlace(Prepared[T]):
+    """A small tensor that is used where it lies. It has a constructor of its own, as every call counts here."""
+
+    __slots__ = ()
+
+    def __init__(self, plan: Plan, bucket: Bucket, value: T) -> None:
+        self.plan, self.numbers, self.value = plan, (bucket,), value
+
+    def written(self) -> Sequence[Array]:
+        return [bucket.ours for bucket in self.numbers]
+
+
 class SmallTensorCache:
     """What one ring has reduced before, as one tensor in one call."""
 
@@ -104,20 +118,22 @@ class SmallTensorCache:
             self._types.add(type(value))
             self._known[value.dtype, value.shape, op, bucket] = _Known(plan, group.count, group.arithmetic, group.label)
 
-    def find(self, value: Any, op: str, bucket: str) -> tuple[Plan, list[Bucket]] | None:
-        """The plan of a call and what it brings. None: it goes the general way."""
+    def find(self, value: T, op: str, bucket: str) -> InPlace[T] | None:
+        """What a call brings that is like an earlier one. None: it goes the general way."""
         kind = type(value)
         if kind not in self._types:
             return None
-        known = self._known.get((value.dtype, value.shape, op, bucket))
+        tensor: Any = value
+        known = self._known.get((tensor.dtype, tensor.shape, op, bucket))
         if known is None:
             return None
-        flat = _flat_array(value) if kind is np.ndarray else self._flat_tensor(value, known)
+        flat = _flat_array(tensor) if kind is np.ndarray else self._flat_tensor(tensor, known)
         if flat is None:
             return None
         plan, _, arithmetic, label = known
         saved = np.empty_like(flat)
-        return plan, [Bucket(flat, saved, arithmetic.combine, arithmetic.finish, arithmetic.weight, label)]
+        numbers = Bucket(flat, saved, arithmetic.combine, arithmetic.finish, arithmetic.weight, label)
+        return InPlace(plan, numbers, value)
 
     def _flat_tensor(self, tensor: Any, known: _Known) -> Array | None:
         if not is_dense(tensor.layout) or not tensor.is_contiguous():

@@ -24,7 +24,7 @@ from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.prepared import Prepared, reason_of
 from ringwide.errors import RingClosed, TensorInUse, fresh
 from ringwide.runtime.call import Call, Failed, UnderWay
-from ringwide.runtime.callers import NO_TASK, UNKNOWN, Caller, Callers, Descent, acting_for
+from ringwide.runtime.callers import MASK, NO_TASK, STRIDE, UNKNOWN, Caller, Callers, Descent, acting_for
 from ringwide.tensors.bucket import NOTHING
 from ringwide.tensors.memory_claims import MemoryClaims, Occupant
 
@@ -71,13 +71,16 @@ class _Entry(Generic[T]):
     succeeded: Collective | None = None
     outcome: asyncio.Future[None] | None = None  # for its task to await, if it has to
     given_up: str | None = None  # before its turn came: why
+    lingers = False  # its answer may be there before its task could sleep
     ended = False  # its collective has
     over = False
     error: Exception | None = None
 
     def __init__(self, calls: "CallQueue", queue: "_Queue", caller: Caller) -> None:
         self._calls, self.queue, self._caller = calls, queue, caller
-        self.bits, self._count = caller.next_mark(), caller.calls
+        count = self._count = caller.calls = caller.calls + 1
+        self.bits = (caller.seed + count * STRIDE) & MASK
+        """What this call is known by: 64 bits, to be mixed with what it asks for."""
 
     def __str__(self) -> str:
         """Who made it."""
@@ -86,10 +89,6 @@ class _Entry(Generic[T]):
     @property
     def is_of_unknown(self) -> bool:
         return self._caller.title is UNKNOWN
-
-    @property
-    def lingers(self) -> bool:
-        return self.prepared is not None and self.prepared.plan.express
 
     def give_up(self, cause: BaseException) -> None:
         self._calls.give_up(self, cause)
@@ -159,7 +158,8 @@ class CallQueue:
         if threading.get_ident() != self.thread:
             self._refuse_thread(queue)
         who = (asyncio.current_task(self.loop) or NO_TASK) if behalf is None else behalf.who
-        entry: _Entry[T] = _Entry(self, queue, queue.callers.find(who))
+        callers = queue.callers
+        entry: _Entry[T] = _Entry(self, queue, callers.last_caller if callers.last() is who else callers.find(who))
         queue.waiting.append(entry)
         try:
             self._prepare(entry, prepare)
@@ -177,7 +177,10 @@ class CallQueue:
             if entry.is_of_unknown:
                 raise RuntimeError(_UNKNOWN)
             prepared = entry.prepared = prepare(entry.queue.channel.id > 0)
-            if not self.claims.open(prepared):
+            entry.lingers = prepared.plan.express
+            if not self.claims.held:  # no other call, whose memory this one could use too
+                self.claims.held[prepared] = None
+            elif not self.claims.open(prepared):
                 entry.prepared = None
                 prepared.discard()
                 what = prepared.plan.what + entry.queue.channel.suffix
@@ -321,7 +324,7 @@ class CallQueue:
             return prepared.value if prepared.plain else self._commit(entry, prepared)
         finally:
             if prepared is not None:
-                self.claims.close(prepared)
+                self.claims.held.pop(prepared, None)
             del error, prepared
 
     def _commit(self, entry: _Entry[T], prepared: Prepared[T]) -> T:

@@ -25,7 +25,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
-_STRIDE, _MASK = 0x9E37_79B9_7F4A_7C15, 2**64 - 1
+STRIDE, MASK = 0x9E37_79B9_7F4A_7C15, 2**64 - 1
 """An odd number without a pattern: the marks of neighbouring calls differ in many bits."""
 _DIGITS = re.compile(r"\d+")
 _LONGEST_PATH = 200
@@ -58,16 +58,11 @@ acting_for: ContextVar[Behalf | None] = ContextVar("acting_for", default=None)
 class Caller:
     """One task or thread on one channel, and how many calls it has made there."""
 
-    __slots__ = ("_seed", "calls", "title")
+    __slots__ = ("calls", "seed", "title")
 
     def __init__(self, title: str) -> None:
         self.title, self.calls = title, 0
-        self._seed = int.from_bytes(blake2b(title.encode(), digest_size=8).digest(), "little")
-
-    def next_mark(self) -> int:
-        """What the next call of this caller is known by: 64 bits, to be mixed with what it asks for."""
-        self.calls += 1
-        return (self._seed + self.calls * _STRIDE) & _MASK
+        self.seed = int.from_bytes(blake2b(title.encode(), digest_size=8).digest(), "little")
 
 
 class Callers:
@@ -80,20 +75,20 @@ class Callers:
         self._ages: WeakKeyDictionary[threading.Thread, int] = WeakKeyDictionary()
         self._started: Counter[str] = Counter()  # threads, by name
         self._unknown = Caller(UNKNOWN)
-        self.joined = self._last_caller = Caller("the one that joined")
-        self._last: Callable[[], object | None] = lambda: None
+        self.joined = self.last_caller = Caller("the one that joined")
+        self.last: Callable[[], object | None] = lambda: None  # who has called last, and is known by `last_caller`
 
     def adopt(self, who: object) -> None:
         """This is the one that joined, though a task did it for it."""
         self._known[who] = self.joined
 
     def find(self, who: object) -> Caller:
-        if self._last() is who:
-            return self._last_caller
+        if self.last() is who:
+            return self.last_caller
         caller = self._known.get(who)
         if caller is None:
             caller = self._known[who] = self._new(who)
-        self._last, self._last_caller = ref(who), caller
+        self.last, self.last_caller = ref(who), caller
         return caller
 
     def _new(self, who: object) -> Caller:
@@ -119,7 +114,7 @@ class Callers:
     @property
     def latest(self) -> Caller:
         """Who has called last, if anybody has."""
-        return self.joined if self._last_caller is self._unknown else self._last_caller
+        return self.joined if self.last_caller is self._unknown else self.last_caller
 
 
 def _name_without_numbers(thread: threading.Thread) -> str:

@@ -49,34 +49,35 @@ class MemoryClaims:
     """What the open calls of one ring occupy."""
 
     def __init__(self) -> None:
-        self._open: dict[Occupant, tuple[list[Span], list[Span]] | None] = {}
+        self.held: dict[Occupant, tuple[list[Span], list[Span]] | None] = {}
+        """By open call: what it writes and what it reads, if anybody has looked."""
 
     def open(self, occupant: Occupant) -> bool:
         """Take what this call needs. False: another one has some of it."""
-        if not self._open:
-            self._open[occupant] = None
+        if not self.held:
+            self.held[occupant] = None
             return True
         spans = _spans(occupant.written()), _spans(occupant.read())
         if self._in_use(*spans, _spans(occupant.copied())):
             return False
-        self._open[occupant] = spans
+        self.held[occupant] = spans
         return True
 
     def close(self, occupant: Occupant) -> None:
-        self._open.pop(occupant, None)
+        self.held.pop(occupant, None)
 
     def _in_use(self, written: Sequence[Span], read: Sequence[Span], copied: Sequence[Span]) -> bool:
         if not (written or read or copied):
             return False
-        others = [self._spans_of(other) for other in list(self._open)[-_COMPARED:]]
+        others = [self._spans_of(other) for other in list(self.held)[-_COMPARED:]]
         theirs_written = [span for other_written, _ in others for span in other_written]
         theirs_read = [span for _, other_read in others for span in other_read]
         return overlap(written, theirs_written + theirs_read) or overlap([*read, *copied], theirs_written)
 
     def _spans_of(self, occupant: Occupant) -> tuple[list[Span], list[Span]]:
-        spans = self._open.get(occupant)
+        spans = self.held.get(occupant)
         if spans is None:
-            spans = self._open[occupant] = _spans(occupant.written()), _spans(occupant.read())
+            spans = self.held[occupant] = _spans(occupant.written()), _spans(occupant.read())
         return spans
 
 
