@@ -137,7 +137,7 @@ def own_imports() -> Iterator[tuple[str, str, Import]]:
 
 def drawing() -> str:
     """The rooms, highest floor first, as they stand in docs/design.md."""
-    lines = ["```", "src/ringwide/"]
+    lines = ["```text", "src/ringwide/"]
     for number, rooms in reversed(list(enumerate(FLOORS))):
         labels = [f"{number:2}", *["  "] * (len(rooms) - 1)]
         lines += [f"{label}  {_path(room):<22} {job}" for label, (room, job) in zip(labels, rooms.items(), strict=True)]
