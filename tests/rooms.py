@@ -1,6 +1,6 @@
 """The rooms of src/ringwide by floor, their imports, and the picture of them in docs/design.md.
 
-python tests/rooms.py    draws the picture in docs/design.md anew
+python -m tests.rooms    draws the picture in docs/design.md anew
 """
 
 import ast
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.marked import DESIGN, renew
+
 import ringwide
-from marked import DESIGN, renew
 
 SOURCE = Path(ringwide.__file__).parent
 MARK = "rooms"

@@ -8,9 +8,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-
-from marked import DESIGN, marked
-from rooms import (
+from tests.marked import DESIGN, marked
+from tests.rooms import (
     FLOOR_OF,
     FLOORS,
     MARK,
@@ -83,7 +82,7 @@ def test_no_floor_is_more_than_imports_need() -> None:
 
 
 def test_the_document_shows_the_rooms() -> None:
-    assert marked(DESIGN, MARK) == drawing(), "the rooms in docs/design.md are old: run `python tests/rooms.py`"
+    assert marked(DESIGN, MARK) == drawing(), "the rooms in docs/design.md are old: run `python -m tests.rooms`"
 
 
 # -- what is kept out

@@ -2,12 +2,12 @@
 
 import re
 
-from marked import DESIGN, marked
-from ways import DDP, SMALL, ddp_bucket, small_allreduce
+from tests.marked import DESIGN, marked
+from tests.ways import DDP, SMALL, ddp_bucket, small_allreduce
 
 MOST_SMALL, MOST_DDP = 10, 18
 
-RENEW = "docs/design.md names other files: run `python tests/ways.py`"
+RENEW = "docs/design.md names other files: run `python -m tests.ways`"
 
 
 def documented(name: str) -> list[str]:

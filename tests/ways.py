@@ -1,6 +1,6 @@
 """Files of src/ringwide that a call passes, found by profiling it, and the lists of them in docs/design.md.
 
-    python tests/ways.py    writes both lists anew
+    python -m tests.ways    writes both lists anew
 
 Calls are warm: the same tensors were reduced before. Both ranks are on one event loop, so what the other does meanwhile
 is seen as well. A file counts if most of a few calls pass it; a timer that happens to fire meanwhile does not.
@@ -20,12 +20,12 @@ from types import FrameType
 
 import numpy as np
 import torch
+from tests.local_ring import on_every_rank
+from tests.marked import DESIGN, renew
 from torch.distributed import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 import ringwide
-from local_ring import on_every_rank
-from marked import DESIGN, renew
 from ringwide.runtime.background_loop import background
 from ringwide.torch.init_group import form
 
@@ -43,14 +43,15 @@ class Trace:
 
     def __init__(self) -> None:
         self.files: dict[str, None] = {}
-        self.begun = threading.Event()
+        self.begun = threading.Event()  # the ring is called
         self._inside = f"{SOURCE}/"
 
     def profile(self, frame: FrameType, event: str, _: object) -> None:
         file = frame.f_code.co_filename
         if event == "call" and file.startswith(self._inside):
             self.files.setdefault(file.removeprefix(self._inside))
-            self.begun.set()
+            if file.endswith("/ring.py"):
+                self.begun.set()
 
     @contextmanager
     def on(self) -> Iterator[None]:
