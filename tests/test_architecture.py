@@ -188,6 +188,7 @@ TESTED_ELSEWHERE = {
     "__init__": "test_architecture.py: names alone, and which imports they cost",
     "collectives.collective": "collectives/test_dispatcher.py: the base of what is dispatched there",
     "collectives.deadlines": "collectives/test_dispatcher.py: seen where collectives wait",
+    "collectives.news": "collectives/test_dispatcher.py: told and heard by the dispatcher",
     "collectives.peer_loss": "collectives/test_dispatcher.py: seen where collectives end; faults of all kinds by seed",
     "collectives.prepared": "test_ring_into.py: results land where the caller says",
     "collectives.single_segment": "test_ring_failing_once.py: an operation that must behave as the general one does",
@@ -228,7 +229,7 @@ def test_tests_mirror_the_source() -> None:
     assert not lost, f"no module has the name that these begin with: {lost}"
 
 
-def test_every_module_is_subjects_of_a_file_of_its_name_or_it_is_said_where() -> None:
+def test_every_module_is_tested_by_a_file_of_its_name_or_it_is_said_where() -> None:
     tested = {module for path in mirrored() for module in subjects_of(path)}
     untested = {module for module in modules() if lines_of(module) >= SMALL_LINES} - tested
     assert not {module for module in untested if not listed(module)}
