@@ -1,6 +1,7 @@
 """The shape of the house: imports go down only, some things are kept out of some rooms, and nothing grows too large."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -153,7 +154,8 @@ def test_no_module_is_too_long_to_read() -> None:
 
 
 def test_files_stay_few() -> None:
-    assert len(modules()) <= MOST_FILES
+    count = len(modules())
+    assert count <= MOST_FILES
 
 
 def test_only_public_faces_stand_at_the_root() -> None:
@@ -169,6 +171,18 @@ def test_docstrings_start_with_their_noun() -> None:
     docstrings = {module: ast.get_docstring(tree_of(module)) or "" for module in modules()}
     asking = {module: text.splitlines()[0] for module, text in docstrings.items() if text.split(" ")[0] in QUESTIONS}
     assert not asking, "\n".join(f"{module}: {line}" for module, line in asking.items())
+
+
+def test_texts_name_only_files_that_are_there() -> None:
+    files = [path for room in ("src", "tests", "bench") for path in (TESTS.parent / room).rglob("*.py")]
+    names = {path.name for path in files}
+    missing = [
+        f"{path.relative_to(TESTS.parent)}: {name}"
+        for path in files
+        for name in re.findall(r"`(?:[\w/]+/)?(\w+\.py)`", path.read_text())
+        if name not in names
+    ]
+    assert not missing, "\n".join(missing)
 
 
 # -- tests mirror the source
