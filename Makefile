@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
 READY  := $(VENV)/.ready
+DEBUG  := PYTHONASYNCIODEBUG=1
 
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start sooner where bytecode is kept
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo forerunner test check format integrations faults fuzz soak bench clean
+.PHONY: help setup demo forerunner test check coverage format integrations faults fuzz soak bench clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,19 +29,24 @@ forerunner: $(READY) ## the forerunner's workload, each of its generations for 3
 		$(RUN) -m ringwide run $$file --set report.directory=$$runs || exit; \
 	done && $(RUN) -m ringwide report $$runs/*/ --out $$runs/report.html
 
-test: $(READY) ## everything: format, lint, types, all tests but those of make integrations
+test: $(READY) ## everything: format, lint, types, all tests but those of make integrations; some once more with asyncio debug
 	$(RUN) -m ruff format --check src tests bench examples
 	$(RUN) -m ruff check src tests bench examples
 	@# Tests with processes of their own wait a lot, so the others run beside them, and types are looked at meanwhile.
 	$(RUN) -m mypy & types=$$!; $(RUN) -m pytest -m system > .system-tests.txt 2>&1 & system=$$!; \
 	$(RUN) -m pytest -m "not system and not integrations" -n 2 --dist loadfile; code=$$?; \
+	$(DEBUG) $(RUN) -m pytest -m "not system and not integrations" -k "asyncio and not uvloop" -n 2 --dist loadfile tests/runtime tests/p2p || code=1; \
 	wait $$system || code=1; cat .system-tests.txt; wait $$types || code=1; exit $$code
 
 check: $(READY) ## format, lint, types, the fast tests (asyncio debug on)
 	$(RUN) -m ruff format --check src tests bench
 	$(RUN) -m ruff check src tests bench
 	$(RUN) -m mypy
-	PYTHONASYNCIODEBUG=1 $(RUN) -m pytest -m "not system and not integrations"
+	$(DEBUG) $(RUN) -m pytest -m "not system and not integrations"
+
+coverage: $(READY) ## every branch of protocol/ and compression/codecs/ is taken by their own tests, or it says which are not
+	$(RUN) -m coverage run -m pytest tests/protocol tests/compression/codecs
+	$(RUN) -m coverage report
 
 format: $(READY) ## rewrite the sources in the house format
 	$(RUN) -m ruff format src tests bench
@@ -64,4 +70,4 @@ bench: $(READY) ## all-reduce beside gloo, Open MPI, MPICH and hivemind, and bes
 	$(RUN) -m bench speed --short
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench .system-tests.txt
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench .coverage .system-tests.txt

@@ -42,7 +42,8 @@ class Parameters(torch.nn.Module):
         self.parts = torch.nn.ParameterList([torch.randn(width) for _ in range(count)])
 
     def forward(self, ones: torch.Tensor) -> torch.Tensor:
-        return _OnesForGradients.apply(ones, *self.parts)
+        total: torch.Tensor = _OnesForGradients.apply(ones, *self.parts)  # type: ignore[no-untyped-call]
+        return total
 
 
 def make_model(what: str) -> tuple[torch.nn.Module, torch.Tensor]:

@@ -62,7 +62,8 @@ class Player:
         else:
             await self.ring.allreduce(tensor)
         seconds = time.perf_counter() - started
-        return slowest(seconds, self._bytes_sent() - sent)
+        slowest_seconds, most_bytes = slowest(seconds, self._bytes_sent() - sent)
+        return slowest_seconds, most_bytes
 
     async def turn(self, tensor: torch.Tensor) -> None:
         seconds, wire_bytes = await self.call(tensor)

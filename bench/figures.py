@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """There are none."""
 
 
-def run(options: argparse.Namespace) -> None:
+def run(_: argparse.Namespace) -> None:
     DOCUMENT.write_text(document())
     print(f"{DOCUMENT.relative_to(ROOT)} is written")
 

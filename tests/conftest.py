@@ -1,8 +1,8 @@
 """Every asynchronous test runs on both event loops that the package promises to work on.
 
-For those that are about numbers (marked so, about codecs, or about training, which knows of the loop only where
-gradients overlap with the backward pass) one is enough; and for those with processes of their own, which run on the
-loop that our commands run on.
+For those that are about numbers (marked so, or about training, which knows of the loop only where gradients overlap
+with the backward pass) one is enough; and for those with processes of their own, which run on the loop that our
+commands run on.
 """
 
 import asyncio
@@ -15,9 +15,6 @@ from hypothesis import settings
 
 settings.register_profile("ringwide", deadline=None)
 settings.load_profile("ringwide")
-
-
-ABOUT_NUMBERS = {"test_codecs_on_the_ring.py", "test_bad_codec_frames.py", "test_nonfinite.py"}
 
 
 def pytest_configure() -> None:
@@ -34,5 +31,5 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
 
 def _is_about_numbers(item: pytest.Item) -> bool:
     if item.path.parent.name == "training":
-        return item.path.name != "test_exchange.py"
-    return item.path.name in ABOUT_NUMBERS or item.get_closest_marker("numbers") is not None
+        return item.path.name != "test_gradient_exchange.py"
+    return item.get_closest_marker("numbers") is not None

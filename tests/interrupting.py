@@ -136,4 +136,4 @@ class Two:
 
 def numbers_in(tensor: Any) -> list[float]:
     """The different ones."""
-    return np.unique(np.asarray(tensor)).tolist()
+    return list(map(float, np.unique(np.asarray(tensor))))

@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import LogLocator, NullLocator
 
 from bench.costs.summary import Cell
@@ -23,8 +24,7 @@ Axes = Any
 def plot(report: dict[str, Any], path: Path) -> None:
     # A hash salt makes the file the same for the same figures.
     with rc_context({"svg.hashsalt": "costs", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9}):
-        figure = Figure(figsize=(12, 7), layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
+        figure = Figure(figsize=(12, 7), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
         panels = figure.subplots(2, 3).flat
         drawings = (
             (_times, "time"),

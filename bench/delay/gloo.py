@@ -31,7 +31,7 @@ def with_port(value: bytes, port: int) -> tuple[bytes, int] | None:
     return changed, int.from_bytes(found[1], "big")
 
 
-class DivertingStore(dist.Store):  # type: ignore[misc]
+class DivertingStore(dist.Store):
     """A store to which this rank's address is told as the proxy's."""
 
     def __init__(self, store: dist.Store, *, port: int, real: Path) -> None:

@@ -161,9 +161,9 @@ class Proxy:
             for sock in (dialing, answering):
                 _tune(sock)
             try:
-                for (source, target), line in zip([(dialing, answering), (answering, dialing)], lines, strict=True):
+                for (source, sink), line in zip([(dialing, answering), (answering, dialing)], lines, strict=True):
                     flow = Flow(delay_seconds=self._delay, window_bytes=self._window, line=line)
-                    ways.append(Way(source, target, flow, over.set))
+                    ways.append(Way(source, sink, flow, over.set))
                 while not (all(way.ended for way in ways) or any(way.broken for way in ways)):
                     over.clear()
                     await over.wait()

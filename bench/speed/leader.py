@@ -164,4 +164,5 @@ def _rotated(sessions: Sequence[Session], number: int) -> list[Session]:
 def turn_seconds(answers: Sequence[Message]) -> float:
     """The median over calls of the slowest rank's time."""
     ranks = [answer["seconds"] for answer in answers if answer["seconds"]]
-    return statistics.median(max(call) for call in zip(*ranks, strict=True))
+    slowest: list[float] = [max(call) for call in zip(*ranks, strict=True)]
+    return statistics.median(slowest)

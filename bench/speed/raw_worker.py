@@ -121,7 +121,7 @@ def _in_memory(what: str, nbytes: int) -> Callable[[], object]:
 
 def _filled(nbytes: int) -> memoryview:
     """Memory that the kernel has really given: untouched pages are all the same page of zeros."""
-    return memoryview(np.ones(nbytes, np.uint8)).cast("B")
+    return np.ones(nbytes, np.uint8).data.cast("B")
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -43,7 +43,7 @@ async def time_awaited_calls(
 
 
 def is_refilled(calls: int, ranks: int) -> bool:
-    return ranks ** (calls + 1) > EXACT
+    return bool(ranks ** (calls + 1) > EXACT)
 
 
 def expected_sum(calls: int, ranks: int) -> float:

@@ -195,7 +195,7 @@ class Ring:
     def refused(self, error: Exception, *, channel: str = "") -> Call[Any]:
         """A call that failed before it could be made: it uses up its number, and the others hear why."""
 
-        def prepare(gated: bool) -> Prepared[Any]:
+        def prepare(_: bool) -> Prepared[Any]:
             raise error
 
         return self._calls.make(prepare, channel)

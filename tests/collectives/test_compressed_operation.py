@@ -18,6 +18,8 @@ from ringwide.compression import autotune
 from ringwide.compression.codecs.registry import LOSSLESS, LOSSY
 from ringwide.protocol.frame import HEADER_BYTES
 
+pytestmark = pytest.mark.numbers
+
 Array = Any
 SEGMENT = 4096
 COUNT = 11_111  # of float32: several segments for each rank, the last one shorter

@@ -18,6 +18,8 @@ from ringwide.collectives.plan import CollectiveKind as Call
 from ringwide.compression.codecs.registry import LOSSY, make
 from ringwide.protocol.frame import FrameKind, news, pack_data
 
+pytestmark = pytest.mark.numbers
+
 SEGMENT = 64 * 1024
 COUNT = SEGMENT // 4 * 3  # one segment for each of three ranks
 VILLAIN, VICTIM = 0, 1

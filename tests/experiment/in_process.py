@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.local_ring import own_ports
 
-from local_ring import own_ports
 from ringwide.experiment.find_peers import ListedPeers
 from ringwide.experiment.launch import write_peers
 from ringwide.experiment.stop_signals import NodeStop

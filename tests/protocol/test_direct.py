@@ -38,3 +38,7 @@ def test_it_says_for_whom_it_waits() -> None:
     assert list(machine.waiting_for()) == [2, 3]
     machine.arrive(2, 1)
     assert list(machine.waiting_for()) == [3]
+
+
+def test_nothing_is_added_on_the_way() -> None:
+    assert not machines_of(3, [0, 1])[0].combines(1)

@@ -10,8 +10,10 @@ from ringwide.protocol.frame import (
     VERSION,
     FrameKind,
     check_payload,
+    goodbye,
     news,
     pack_data,
+    read_goodbye,
     seal,
     sealed_frame,
     unpack,
@@ -196,3 +198,29 @@ def test_a_check_is_refused_where_none_was_agreed_on(at: int) -> None:
 
 def test_handshakes_can_be_read_by_those_who_have_agreed_on_nothing() -> None:
     read_sealed(sealed_frame(news(FrameKind.HELLO, "{}")))
+
+
+# Goodbyes
+
+
+@given(st.text(max_size=30), st.lists(unsigned(64), max_size=9), unsigned(32))
+def test_a_goodbye_comes_back_as_it_was(reason: str, finished: list[int], epoch: int) -> None:
+    frame = goodbye(reason, finished, epoch=epoch)
+    header = unpack(frame, limit_bytes=LIMIT)
+    assert (header.kind, header.epoch, header.payload_bytes) == (FrameKind.GOODBYE, epoch, len(frame) - HEADER_BYTES)
+    assert read_goodbye(memoryview(frame)[HEADER_BYTES:]) == (finished, reason.encode(errors="replace").decode())
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_goodbye_or_a_protocol_error(payload: bytes) -> None:
+    try:
+        finished, _ = read_goodbye(payload)
+    except RemoteProtocolError:
+        return
+    assert 2 + 8 * len(finished) <= len(payload)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\1", b"\1\0", b"\2\0" + bytes(15)])
+def test_a_goodbye_that_ends_too_early_is_refused(payload: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"of {len(payload)} bytes is too short"):
+        read_goodbye(payload)

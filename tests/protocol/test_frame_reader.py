@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ringwide.errors import CorruptFrame, RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, FrameKind, Header, news, pack_data, seal
-from ringwide.protocol.frame_reader import FrameReader
+from ringwide.protocol.frame_reader import REFERENCE, SPILLED, FrameReader
 
 LIMIT = 300
 
@@ -257,3 +257,103 @@ def test_what_is_diverted_is_not_checked_but_what_comes_after_it_is() -> None:
     with pytest.raises(CorruptFrame):
         receiver.feed(b"?")
     assert len(receiver.frames) == 1
+
+
+# Payloads in shared memory
+
+LARGE = 40
+"""Payloads of so many bytes and more lie in shared memory."""
+
+
+class Shared(Receiver):
+    """One that shares memory with the sender. Every slot is refused once."""
+
+    def __init__(self, staging_bytes: int, *, lands_all: bool) -> None:
+        super().__init__(staging_bytes=staging_bytes)
+        self.slots: list[int] = []
+        self._slot_refused = False
+        self.reader = FrameReader(
+            landing=self._landing,
+            arrived=self._arrived,
+            limit_bytes=LIMIT,
+            staging_bytes=staging_bytes,
+            shared=self,
+            lands_all=lands_all,
+        )
+
+    def holds(self, payload_bytes: int) -> bool:
+        return payload_bytes >= LARGE
+
+    def arrived(self, header: Header, slot: int) -> bool:
+        self._slot_refused = not self._slot_refused
+        if self._slot_refused:
+            return False
+        self.frames.append((header, b""))
+        self.slots.append(slot)
+        return True
+
+
+def shared_stream(payloads: list[bytes], free_slots: int) -> tuple[bytes, list[bytes], list[int]]:
+    """What is sent; the payloads that arrive by the stream, empty for those that do not; the slots of those."""
+    stream, arrive, slots = b"", [], []
+    for segment, payload in enumerate(payloads):
+        frame = data_frame(payload, segment)
+        if len(payload) < LARGE:
+            stream, arrive = stream + frame, [*arrive, payload]
+        elif len(slots) < free_slots:
+            stream, arrive = stream + frame[:HEADER_BYTES] + REFERENCE.pack(len(slots)), [*arrive, b""]
+            slots.append(len(slots))
+        else:
+            stream += frame[:HEADER_BYTES] + REFERENCE.pack(SPILLED) + payload
+            arrive.append(payload)
+    return stream, arrive, slots
+
+
+@given(
+    st.lists(st.binary(max_size=2 * LARGE), max_size=8),
+    st.lists(st.integers(0, 2000), max_size=9),
+    st.sampled_from([HEADER_BYTES + REFERENCE.size, HEADER_BYTES + 30, 4096]),
+    st.integers(0, 8),
+    st.booleans(),
+)
+def test_any_split_of_a_stream_with_references_gives_the_same_frames(
+    payloads: list[bytes], cuts: list[int], staging_bytes: int, free_slots: int, lands_all: bool
+) -> None:
+    stream, arrive, slots = shared_stream(payloads, free_slots)
+    receiver = Shared(staging_bytes, lands_all=lands_all)
+    for piece in pieces(stream, cuts):
+        receiver.feed(piece)
+    assert [header.segment for header, _ in receiver.frames] == list(range(len(payloads)))
+    assert [payload for _, payload in receiver.frames] == arrive
+    assert receiver.slots == slots
+    assert not receiver.reader.inside_a_frame
+    assert not receiver.reader.missing
+
+
+def test_every_way_of_a_payload_is_taken_wherever_the_stream_is_cut() -> None:
+    stream, arrive, slots = shared_stream([b"a", b"b" * LARGE, b"", b"c" * LARGE, b"d"], 1)
+    for cut in range(len(stream)):
+        for lands_all in (False, True):
+            receiver = Shared(4096, lands_all=lands_all)
+            receiver.feed(stream[:cut])
+            receiver.feed(stream[cut:])
+            assert ([payload for _, payload in receiver.frames], receiver.slots) == (arrive, slots)
+
+
+def test_a_reader_knows_whether_a_stream_may_end_here_and_what_is_certain_to_come() -> None:
+    receiver = Receiver(staging_bytes=0)
+    frame = data_frame(b"payload", 3)
+    seen = []
+    for byte in frame:
+        receiver.feed(bytes([byte]))
+        seen.append((receiver.reader.inside_a_frame, receiver.reader.missing))
+    before = [(True, 0)] * (HEADER_BYTES - 1)
+    assert seen == [*before, *((True, missing) for missing in range(7, 0, -1)), (False, 0)]
+
+
+def test_to_try_again_is_nothing_to_a_reader_that_is_not_blocked() -> None:
+    receiver = Receiver(staging_bytes=0)
+    receiver.reader.retry()
+    receiver.feed(data_frame(b"payload", 3))
+    receiver.reader.retry()
+    assert [payload for _, payload in receiver.frames] == [b"payload"]

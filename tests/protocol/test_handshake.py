@@ -176,6 +176,7 @@ def test_what_an_attacker_might_try(payload: bytes) -> None:
         {"rank": True},
         {"checksum": 1},
         {"shares": 0},
+        {"settings": {"lanes": [1]}},
     ],
 )
 def test_an_impossible_hello_is_refused(change: dict[str, Any]) -> None:
@@ -194,6 +195,12 @@ def test_a_peer_of_this_version_passes() -> None:
 def test_another_version_is_a_difference() -> None:
     magic = MAGIC.to_bytes(2, "little")
     assert check_prefix(magic + bytes([VERSION + 1])) == Difference("protocol version", VERSION + 1, VERSION)
+
+
+@pytest.mark.parametrize("first_bytes", [b"\x15\x03\x01", b"\x16\x03\x01"], ids=["alert", "handshake"])
+def test_who_speaks_tls_is_told_so(first_bytes: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="it speaks TLS"):
+        check_prefix(first_bytes)
 
 
 @given(st.binary(min_size=3, max_size=3))

@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 from counted import grows_evenly
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, NEWS_LIMIT_BYTES, FrameKind, framed, unpack
-from ringwide.protocol.p2p import Matching, Offer, Space, dtype_in, kept_bytes, numbers_from, read_offer, segments_of
+from ringwide.protocol.p2p import (
+    Matching,
+    Offer,
+    Offering,
+    Space,
+    dtype_in,
+    kept_bytes,
+    numbers_from,
+    read_offer,
+    read_wanted,
+    segments_of,
+    wanted,
+)
 
 I64 = st.integers(-(2**63), 2**63 - 1)
 OFFERS = st.builds(
@@ -46,6 +58,36 @@ def test_any_bytes_are_an_offer_or_a_protocol_error(payload: bytes) -> None:
     except RemoteProtocolError:
         return
     assert (offer.number, offer.space) == (4, payload[0])
+
+
+@pytest.mark.parametrize("nbytes", [0, 16])
+def test_an_offer_that_ends_too_early_is_refused(nbytes: int) -> None:
+    header = unpack(framed(FrameKind.OFFER, bytes(nbytes)), limit_bytes=0)
+    with pytest.raises(RemoteProtocolError, match=f"an offer of {nbytes} bytes"):
+        read_offer(header, bytes(nbytes))
+
+
+@given(st.sampled_from([int(space) for space in Space]), I64, st.integers(0, 2**32 - 1))
+def test_a_wish_is_read_as_it_was_written(space: int, tag: int, epoch: int) -> None:
+    frame = wanted(space, tag, epoch)
+    header = unpack(frame, limit_bytes=0)
+    assert (header.kind, header.epoch) == (FrameKind.WANTED, epoch)
+    assert read_wanted(memoryview(frame)[HEADER_BYTES:]) == (space, tag)
+
+
+@given(st.binary(max_size=12))
+def test_any_bytes_are_a_wish_or_a_protocol_error(payload: bytes) -> None:
+    try:
+        space, _ = read_wanted(payload)
+    except RemoteProtocolError:
+        return
+    assert space == payload[0]
+
+
+@pytest.mark.parametrize("payload", [b"", bytes(8), bytes(10), bytes([len(Space)]) + bytes(8)])
+def test_an_impossible_wish_is_refused(payload: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read_wanted(payload)
 
 
 @pytest.mark.parametrize(("nbytes", "segments"), [(0, 0), (1, 1), (64, 1), (65, 2), (128, 2)])
@@ -151,3 +193,139 @@ def offers_that_others_stand_before(count: int) -> None:
 @pytest.mark.parametrize("act", [receives_that_others_stand_before, offers_that_others_stand_before])
 def test_nothing_is_looked_for_among_many(act: Callable[[int], None]) -> None:
     assert grows_evenly(act)
+
+
+# -- what is offered, and what waits at home
+
+ROOM = 5
+
+
+class Sender:
+    """Says all that there is to say after every act, and holds that against the rules of `Offering`."""
+
+    def __init__(self) -> None:
+        self.offering: Offering[int] = Offering(ROOM)
+        self.numbers = itertools.count()
+        self.held: dict[int, tuple[int, int]] = {}  # tag and bytes, in the order of sending
+        self.offered: dict[int, int] = {}
+        self.shown: dict[int, int] = {}  # by tag
+        self.may_show: dict[int, int] = {}  # how often the first of a tag may be shown
+        self.said: list[tuple[int, FrameKind]] = []
+
+    def first_of(self, tag: int) -> int | None:
+        return next((message for message, (its_tag, _) in self.held.items() if its_tag == tag), None)
+
+    def act(self, act: str, tag: int, nbytes: int, choice: int) -> None:
+        firsts = {tag: self.first_of(tag) for tag in range(3)}
+        match act:
+            case "send":
+                message = next(self.numbers)
+                self.held[message] = tag, nbytes
+                self.offering.add(message, tag, nbytes)
+            case "end" if self.held or self.offered:
+                all_of_them = [*self.held, *self.offered]
+                self.end(all_of_them[choice % len(all_of_them)])
+            case "put off" if tag in self.shown:
+                self.offering.put_off(self.shown.pop(tag))
+            case "want":
+                self.may_show[tag] = self.may_show.get(tag, 0) + 1
+                self.offering.wanted(tag)
+        self.note_new_firsts(firsts)
+        self.say_all()
+
+    def end(self, message: int) -> None:
+        self.offering.gone(message)
+        self.offered.pop(message, None)
+        tag, _ = self.held.pop(message, (None, 0))
+        if tag is not None and self.shown.get(tag) == message:
+            del self.shown[tag]
+
+    def note_new_firsts(self, before: dict[int, int | None]) -> None:
+        for tag, first in before.items():
+            if self.first_of(tag) != first:
+                self.may_show[tag] = self.may_show.get(tag, 0) + 1
+
+    def say_all(self) -> None:
+        while (said := self.offering.next()) is not None:
+            self.said.append(said)
+            message, kind = said
+            tag, nbytes = self.held[message]
+            assert message == self.first_of(tag), "the order of a tag"
+            assert self.shown.get(tag) != message, "what is shown stays where it is"
+            if kind == FrameKind.OFFER:
+                assert message == next(iter(self.held)), "the order of sending"
+                assert sum(self.offered.values()) < ROOM
+                firsts = {tag: self.first_of(tag)}
+                self.offered[message] = nbytes
+                del self.held[message]
+                self.note_new_firsts(firsts)
+            else:
+                assert kind == FrameKind.HELD
+                self.may_show[tag] -= 1
+                assert self.may_show[tag] >= 0, "shown more often than there was a reason for"
+                self.shown[tag] = message
+        if self.held and sum(self.offered.values()) < ROOM:
+            assert next(iter(self.held)) in self.shown.values(), "there is room, and it is not used"
+
+
+acts = st.tuples(
+    st.sampled_from(["send", "send", "end", "put off", "want"]),
+    st.integers(0, 2),
+    st.integers(1, 6),
+    st.integers(0, 100),
+)
+
+
+@given(st.lists(acts, min_size=10, max_size=60))
+def test_what_is_offered_and_shown_keeps_to_the_rules(acts: list[tuple[str, int, int, int]]) -> None:
+    sender = Sender()
+    for act in acts:
+        sender.act(*act)
+
+
+def test_what_there_is_no_room_for_is_shown_and_offered_when_there_is_room() -> None:
+    sender = Sender()
+    for tag in (0, 1, 1):
+        sender.act("send", tag, ROOM, 0)
+    assert sender.said == [(0, FrameKind.OFFER), (1, FrameKind.HELD)]
+    sender.act("put off", 1, 0, 0)
+    sender.act("end", 0, 0, 2)  # the one that was offered
+    assert sender.said[2:] == [(1, FrameKind.OFFER), (2, FrameKind.HELD)]
+
+
+def test_what_is_wanted_while_it_is_shown_is_shown_again() -> None:
+    sender = Sender()
+    sender.act("send", 0, ROOM, 0)
+    sender.act("send", 1, 1, 0)
+    sender.act("want", 1, 0, 0)
+    assert sender.said == [(0, FrameKind.OFFER), (1, FrameKind.HELD)]
+    sender.act("put off", 1, 0, 0)
+    assert sender.said[2:] == [(1, FrameKind.HELD)]
+    sender.act("put off", 1, 0, 0)
+    assert sender.said[3:] == []
+    sender.act("want", 1, 0, 0)
+    assert sender.said[3:] == [(1, FrameKind.HELD)]
+    sender.act("want", 2, 0, 0)  # of which there is nothing
+    assert sender.said[4:] == []
+
+
+def test_what_is_given_up_at_home_makes_way_for_the_next() -> None:
+    sender = Sender()
+    for tag in (0, 1, 1, 1):
+        sender.act("send", tag, ROOM, 0)
+    assert sender.said == [(0, FrameKind.OFFER), (1, FrameKind.HELD)]
+    sender.act("end", 0, 0, 1)  # message 2, which nobody has seen
+    assert sender.said[2:] == []
+    sender.act("want", 1, 0, 0)
+    sender.act("end", 0, 0, 0)  # message 1, which is shown
+    assert sender.said[2:] == [(3, FrameKind.HELD)]
+
+
+def test_what_is_shown_is_not_offered_before_it_is_answered() -> None:
+    sender = Sender()
+    for tag in (0, 1):
+        sender.act("send", tag, ROOM, 0)
+    sender.act("end", 0, 0, 1)  # message 0: now there is room
+    assert sender.said == [(0, FrameKind.OFFER), (1, FrameKind.HELD)]
+    sender.act("put off", 1, 0, 0)
+    assert sender.said[2:] == [(1, FrameKind.OFFER)]

@@ -101,3 +101,9 @@ def test_an_allreduce_sends_each_rank_two_laps_less_two_hops(size: int) -> None:
 def test_a_rank_waits_for_its_predecessor() -> None:
     machine = machines_of(Journey.allreduce(3), layout_of(3, 1))[0]
     assert list(machine.waiting_for()) == [2]
+
+
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_the_first_lap_of_an_allreduce_adds_and_the_second_does_not(size: int) -> None:
+    machine = machines_of(Journey.allreduce(size), layout_of(size, 1))[0]
+    assert [machine.combines(hop) for hop in range(1, 2 * size - 1)] == [True] * (size - 1) + [False] * (size - 1)

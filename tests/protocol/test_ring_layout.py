@@ -56,3 +56,9 @@ def test_a_segment_size_that_is_no_multiple_of_the_element() -> None:
     """Once the largest of these segments had 24 bytes, and every receiver refused it."""
     layout = Layout(7, 8, 1, 20)
     assert max(last - first for first, last in layout.bounds) * 8 <= 20
+
+
+@given(layouts)
+def test_the_largest_segment_is_known(layout: Layout) -> None:
+    assert max(last - first for first, last in layout.bounds) * layout.itemsize <= layout.largest_segment_bytes
+    assert layout.largest_segment_bytes <= layout.segment_bytes

@@ -9,7 +9,7 @@ one moment later, until it is over before its moment comes. What is promised eac
   which it can have only when all that the cancelled rank owed to it had left.
 - The next collective gives the exact sum on all.
 
-What happens to a call before its first step (it is cancelled, closed, dropped) is in `test_calls.py`.
+What happens to a call before its first step (it is cancelled, closed, dropped) is in `test_call_queue.py`.
 """
 
 import asyncio

@@ -44,7 +44,10 @@ async def main():
 @contextmanager
 def program(text: str, *peers: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", text, *peers]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "PYTHONASYNCIODEBUG": ""}  # which complains of a slow start; others' complaints matter
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
         try:
             yield process
         finally:

@@ -35,10 +35,10 @@ class Script:
 
     def allreduce(self, *tensors: tuple[str, int], channel: str = "", **mistakes: Mistake) -> ProgramCall:
         """Of one small array unless others are named. `rank0=Mistake...` says who gets it wrong."""
-        return self.call(CollectiveKind.ALLREDUCE, *tensors, op="sum", channel=channel, **mistakes)
+        return self.call(CollectiveKind.ALLREDUCE, *tensors, op="sum", channel=channel, **mistakes)  # type: ignore[arg-type]
 
     def broadcast(self, *tensors: tuple[str, int], root: int = 0, **mistakes: Mistake) -> ProgramCall:
-        return self.call(CollectiveKind.BROADCAST, *tensors, root=root, **mistakes)
+        return self.call(CollectiveKind.BROADCAST, *tensors, root=root, **mistakes)  # type: ignore[arg-type]
 
     def call(
         self,

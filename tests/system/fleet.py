@@ -94,7 +94,7 @@ def _run_as_rank(path: str, name: str, arguments: str) -> None:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        result = runner.run(_load(path, name)(**json.loads(arguments)))  # type: ignore[arg-type]
+        result: Any = runner.run(_load(path, name)(**json.loads(arguments)))  # type: ignore[arg-type]
     json.dump(result, sys.stdout)
 
 

@@ -18,6 +18,8 @@ from ringwide.tensors.leaves import leaves_of
 from ringwide.tensors.nonfinite import QUIET_SECONDS, Finding, Inspector
 from ringwide.tensors.packing import Bundle, groups_of
 
+pytestmark = pytest.mark.numbers
+
 BAD = [math.nan, math.inf, -math.inf]
 BULK = 300_000  # elements of float32: too many bytes for the express lane
 

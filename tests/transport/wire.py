@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from enum import Enum
 
+from tests.transport.certificates import own_contexts
+
 from ringwide.protocol.frame import Header, pack_data
 from ringwide.transport.aead_wire import EncryptedWire
 from ringwide.transport.lane import Lane
@@ -14,7 +16,6 @@ from ringwide.transport.shm_arena import ArenaReader, ArenaShape, ArenaWriter
 from ringwide.transport.shm_lane import SharedLane, SharedWire
 from ringwide.transport.tls import secured
 from ringwide.transport.wire import PlainWire, Wire
-from transport.certificates import own_contexts
 
 PATIENCE_SECONDS = 60
 LIMIT_BYTES = 64 * 1024 * 1024

@@ -103,7 +103,7 @@ class HandshakeTerms:
     peers: str
     settings: Mapping[str, Setting]
     protection: Protection
-    shape_for: Callable[[int], ArenaShape | None] = lambda lane: None
+    shape_for: Callable[[int], ArenaShape | None] = lambda _: None
     """Of the memory that this rank shares with others on its machine: what a lane gets, if anything."""
 
     def hello(self, lane: int, channel: UntrustedConnection) -> Hello:

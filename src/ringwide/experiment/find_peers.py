@@ -36,7 +36,7 @@ def open_store(place: AssignedRank, seconds: float) -> Store:
 
     listener = _private(master) if opens else None
     try:
-        store: Store = dist.TCPStore(  # type: ignore[attr-defined]
+        store: Store = dist.TCPStore(
             master.host,
             master.port,
             is_master=opens,
@@ -54,7 +54,7 @@ def open_store(place: AssignedRank, seconds: float) -> Store:
 def below(store: Store, prefix: str) -> Store:
     import torch.distributed as dist
 
-    found: Store = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined, arg-type]
+    found: Store = dist.PrefixStore(prefix, store)  # type: ignore[arg-type]
     return found
 
 

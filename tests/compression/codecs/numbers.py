@@ -45,7 +45,7 @@ def segments(draw: st.DrawFn, dtypes: list[np.dtype[Any]], finite: bool = False)
     size = draw(SIZES)
     if dtype.kind != "f":
         return integers(draw, dtype, size)
-    fill = draw(st.sampled_from(FILLS))(np.random.default_rng(draw(st.integers(0, 1000))), dtype, size)
+    fill: Array = draw(st.sampled_from(FILLS))(np.random.default_rng(draw(st.integers(0, 1000))), dtype, size)
     if size:
         for value in draw(st.lists(st.sampled_from(awkward(dtype, finite)), max_size=3)):
             fill[draw(st.integers(0, size - 1))] = value
@@ -96,7 +96,7 @@ def few_values(random: np.random.Generator, dtype: np.dtype[Any], size: int) -> 
 
 
 def denormal(random: np.random.Generator, dtype: np.dtype[Any], size: int) -> Array:
-    return random.integers(-40, 40, size).astype(dtype) * np.finfo(dtype).smallest_subnormal
+    return np.asarray(random.integers(-40, 40, size).astype(dtype) * np.finfo(dtype).smallest_subnormal)
 
 
 def all_scales(random: np.random.Generator, dtype: np.dtype[Any], size: int) -> Array:

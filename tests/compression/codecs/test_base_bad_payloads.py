@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compression.codecs.numbers import name_of
+from ringwide.compression.codecs import lz4 as lz4_codec
 from ringwide.compression.codecs.base import Array, BadPayload, Codec
 from ringwide.compression.codecs.registry import NAMES, decoder, make
 
@@ -174,3 +175,10 @@ def packed(kept: int, blocks: list[int], places: list[int], count: int | None = 
 )
 def test_topk_checks_its_places(payload: bytes, good: bool) -> None:
     assert reads(make("topk"), payload, np.empty(70_000, np.float32)) is good
+
+
+def test_more_than_a_block_holds_is_no_payload() -> None:
+    too_many = np.broadcast_to(np.zeros(1, np.uint8), lz4_codec.LARGEST + 1)  # takes no memory
+    assert make("lz4").encode(too_many) is None
+    with pytest.raises(BadPayload, match=f"no block holds {too_many.nbytes} bytes"):
+        make("lz4").decode(memoryview(b"x"), too_many)

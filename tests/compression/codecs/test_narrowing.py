@@ -47,6 +47,12 @@ def test_float16_is_rounded_as_numpy_does(flushing: bool) -> None:
         assert np.array_equal(upper_halves(narrowed, np.dtype("uint16")), given.astype(np.float16).view(np.uint16))
 
 
+def test_float16_of_numbers_that_need_no_care() -> None:
+    given = np.random.default_rng(5).standard_normal(10_000).astype(np.float32)
+    narrow_to_float16(narrowed := given.copy())
+    assert np.array_equal(upper_halves(narrowed, np.dtype("uint16")), given.astype(np.float16).view(np.uint16))
+
+
 def test_bfloat16_is_rounded_as_torch_does(flushing: bool) -> None:
     given = any_numbers()
     narrow_to_bfloat16(narrowed := given.copy())

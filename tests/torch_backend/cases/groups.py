@@ -185,7 +185,7 @@ def tensors_distributed_over_a_mesh(world: World) -> None:
     assert sharded.to_local().shape == (4, 3)
     same(sharded.full_tensor(), whole)
     same(sharded.redistribute(mesh, [Shard(1)]).redistribute(mesh, [Replicate()]).to_local(), whole)
-    same((sharded @ sharded.t()).full_tensor(), whole @ whole.t())
+    same((sharded @ sharded.t()).full_tensor(), whole @ whole.t())  # type: ignore[attr-defined]
 
 
 @case

@@ -3,6 +3,7 @@
 All numbers are small and whole, so that every dtype holds every result: what must come out is known to the bit.
 """
 
+from collections.abc import Callable
 from functools import reduce
 
 import torch
@@ -18,7 +19,7 @@ OPERATIONS = {name: getattr(dist.ReduceOp, name.upper()) for name in (*ARITHMETI
 
 COUNT = 37  # no multiple of anything, so that no rank's part is like another's
 
-_COMBINE = {
+_COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.add,
     "avg": torch.add,
     "product": torch.mul,

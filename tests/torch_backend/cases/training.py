@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -98,7 +99,7 @@ def _equal(model: nn.Module, alone: nn.Module, tolerance: float = 1e-6) -> None:
             theirs.detach(),
             rtol=tolerance,
             atol=tolerance,
-            msg=lambda text, name=name: f"{name}: {text}",
+            msg=partial("{}: {}".format, name),
         )
 
 
@@ -298,7 +299,7 @@ def zero_redundancy_optimizer(world: World) -> None:
 def fsdp2(world: World) -> None:
     alone = _made(_mlp)
     model = copy.deepcopy(alone)
-    for layer in model:
+    for layer in model.children():
         if isinstance(layer, nn.Linear):
             fully_shard(layer)
     fully_shard(model)
@@ -306,6 +307,4 @@ def fsdp2(world: World) -> None:
     _train_together(world, model, _sgd(model))
     for (name, ours), theirs in zip(model.named_parameters(), alone.parameters(), strict=True):
         whole = ours.full_tensor().detach()  # type: ignore[attr-defined]
-        torch.testing.assert_close(
-            whole, theirs.detach(), rtol=1e-6, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
-        )
+        torch.testing.assert_close(whole, theirs.detach(), rtol=1e-6, atol=1e-6, msg=partial("{}: {}".format, name))

@@ -1,0 +1,26 @@
+"""A call passes few files, and docs/design.md names them."""
+
+import re
+
+from tests.marked import DESIGN, marked
+from tests.ways import DDP, SMALL, ddp_bucket, small_allreduce
+
+MOST_SMALL, MOST_DDP = 10, 18
+
+RENEW = "docs/design.md names other files: run `python -m tests.ways`"
+
+
+def documented(name: str) -> list[str]:
+    return re.findall(r"`([\w/]+\.py)`", marked(DESIGN, name))
+
+
+async def test_a_small_allreduce_passes_the_files_that_the_document_names() -> None:
+    files = await small_allreduce()
+    assert files == documented(SMALL), RENEW
+    assert len(files) <= MOST_SMALL
+
+
+def test_a_bucket_of_ddp_passes_the_files_that_the_document_names() -> None:
+    files = ddp_bucket()
+    assert sorted(files) == sorted(documented(DDP)), RENEW  # of two threads, either may be first
+    assert len(files) <= MOST_DDP
