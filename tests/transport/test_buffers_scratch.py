@@ -1,4 +1,4 @@
-"""The memory in which payloads land before they are added."""
+"""Scratch: memory in which payloads land before they are added."""
 
 from ringwide.transport.buffers import Scratch
 

@@ -18,10 +18,10 @@ from transport.wire import (
     LIMIT_BYTES,
     PATIENCE_SECONDS,
     SMALL_BUFFER_BYTES,
-    Parcel,
+    OwnedPayload,
     Wiring,
     header_of,
-    lane_and_stranger,
+    lane_and_raw_socket,
     lanes,
     pattern,
     send,
@@ -110,29 +110,31 @@ async def test_an_owner_is_told_once_and_only_when_all_its_bytes_have_left(
 ) -> None:
     async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES, **kind) as ends:
         ends.hearing_there.open = False
-        parcels = [Parcel(ends.here, pattern(size)) for size in (MORE_THAN_BUFFERS, 10, 0, MORE_THAN_BUFFERS, 99)]
-        for number, parcel in enumerate(parcels):
-            send_owned(ends.here, number, parcel)
+        payloads = [
+            OwnedPayload(ends.here, pattern(size)) for size in (MORE_THAN_BUFFERS, 10, 0, MORE_THAN_BUFFERS, 99)
+        ]
+        for number, owned in enumerate(payloads):
+            send_owned(ends.here, number, owned)
         await ends.hearing_there.until(lambda: ends.hearing_there.refusals)
-        assert [parcel.told_at for parcel in parcels] == [[], [], [], [], []]
+        assert [owned.told_at for owned in payloads] == [[], [], [], [], []]
 
         ends.hearing_there.open = True
         ends.there.resume()
-        await ends.hearing_there.until_frames(len(parcels))
+        await ends.hearing_there.until_frames(len(payloads))
         left = 0
-        for parcel in parcels:
-            left += HEADER_BYTES + len(parcel.memory)
-            assert parcel.told_at == [left]
+        for owned in payloads:
+            left += HEADER_BYTES + len(owned.memory)
+            assert owned.told_at == [left]
 
 
 @every_wiring
 async def test_an_owner_is_told_at_once_if_the_kernel_takes_everything(wiring: Wiring) -> None:
     async with lanes(wiring=wiring) as ends:
-        parcel = Parcel(ends.here, b"small")
-        send_owned(ends.here, 1, parcel)
-        assert parcel.told_at == [HEADER_BYTES + 5]
+        owned = OwnedPayload(ends.here, b"small")
+        send_owned(ends.here, 1, owned)
+        assert owned.told_at == [HEADER_BYTES + 5]
         await ends.hearing_there.until_frames(1)
-        assert len(parcel.told_at) == 1
+        assert len(owned.told_at) == 1
 
 
 @every_wiring
@@ -152,8 +154,8 @@ async def test_a_frame_without_an_owner_is_copied(wiring: Wiring, kind: dict[str
 async def test_forget_takes_back_what_has_not_left_and_lets_the_rest_of_a_frame_leave_whole(wiring: Wiring) -> None:
     over, going_on = 7, 8
     async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES) as ends:
-        begun, waiting = (Parcel(ends.here, pattern(MORE_THAN_BUFFERS, seed)) for seed in (1, 2))
-        other = Parcel(ends.here, pattern(MIB, 3))
+        begun, waiting = (OwnedPayload(ends.here, pattern(MORE_THAN_BUFFERS, seed)) for seed in (1, 2))
+        other = OwnedPayload(ends.here, pattern(MIB, 3))
         send_owned(ends.here, 1, begun, collective=over)
         send_owned(ends.here, 2, waiting, collective=over)
         send_owned(ends.here, 3, other, collective=going_on)
@@ -189,14 +191,14 @@ async def test_after_forget_nothing_more_lands_where_it_was_to_land(wiring: Wiri
 
 @every_wiring
 async def test_forget_from_within_sent_does_not_disturb_the_queue(wiring: Wiring) -> None:
-    class Ending(Parcel):
+    class Ending(OwnedPayload):
         def sent(self) -> None:
             super().sent()
             self.lane.forget(7)
 
     async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES) as ends:
         ending = Ending(ends.here, pattern(MORE_THAN_BUFFERS, 1))
-        dropped, kept = Parcel(ends.here, pattern(MIB, 2)), Parcel(ends.here, pattern(MIB, 3))
+        dropped, kept = OwnedPayload(ends.here, pattern(MIB, 2)), OwnedPayload(ends.here, pattern(MIB, 3))
         send_owned(ends.here, 1, ending, collective=6)
         send_owned(ends.here, 2, dropped, collective=7)
         send_owned(ends.here, 3, kept, collective=8)
@@ -208,10 +210,10 @@ async def test_forget_from_within_sent_does_not_disturb_the_queue(wiring: Wiring
 @every_wiring
 async def test_a_lane_works_on_after_everything_queued_was_forgotten(wiring: Wiring) -> None:
     async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES) as ends:
-        send_owned(ends.here, 1, Parcel(ends.here, pattern(MORE_THAN_BUFFERS, 1)), collective=7)
+        send_owned(ends.here, 1, OwnedPayload(ends.here, pattern(MORE_THAN_BUFFERS, 1)), collective=7)
         ends.here.forget(7)
         for number in (2, 3):
-            send_owned(ends.here, number, Parcel(ends.here, pattern(MIB, number)), collective=8)
+            send_owned(ends.here, number, OwnedPayload(ends.here, pattern(MIB, number)), collective=8)
         await ends.hearing_there.until_frames(3)
         assert ends.hearing_there.frames[1:] == [(2, pattern(MIB, 2)), (3, pattern(MIB, 3))]
         assert ends.here.queued == 0
@@ -259,8 +261,8 @@ async def turn_the_loop() -> None:
 
 
 async def test_an_end_of_the_stream_is_reported_once() -> None:
-    async with lane_and_stranger() as (lane, listener, stranger):
-        stranger.close()
+    async with lane_and_raw_socket() as (lane, listener, raw_socket):
+        raw_socket.close()
         assert isinstance(await listener.until_lost(), EOFError)
         send(lane, 1, b"nobody is there")
         lane.resume()
@@ -271,20 +273,20 @@ async def test_an_end_of_the_stream_is_reported_once() -> None:
 
 
 async def test_a_reset_is_reported_once() -> None:
-    async with lane_and_stranger() as (_, listener, stranger):
-        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        stranger.close()
+    async with lane_and_raw_socket() as (_, listener, raw_socket):
+        raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raw_socket.close()
         assert isinstance(await listener.until_lost(), ConnectionResetError)
         await turn_the_loop()
         assert len(listener.losses) == 1
 
 
 async def test_a_reset_that_comes_together_with_data_is_reported() -> None:
-    async with lane_and_stranger() as (lane, listener, stranger):
-        send(lane, 1, b"what the stranger will not have read")
+    async with lane_and_raw_socket() as (lane, listener, raw_socket):
+        send(lane, 1, b"what the other end will not have read")
         await asyncio.sleep(0.01)
-        stranger.send(header_of(7, 10) + b"0123456789")
-        stranger.close()  # with bytes unread: that is a reset, right behind the frame
+        raw_socket.send(header_of(7, 10) + b"0123456789")
+        raw_socket.close()  # with bytes unread: that is a reset, right behind the frame
         assert isinstance(await listener.until_lost(), ConnectionResetError)
         assert listener.frames == [(7, b"0123456789")]
 
@@ -292,27 +294,27 @@ async def test_a_reset_that_comes_together_with_data_is_reported() -> None:
 async def test_a_lane_that_collects_a_large_payload_hears_a_small_frame_after_it_at_once() -> None:
     """The kernel wakes the lane for a large piece of a large payload. A header alone is less than that."""
     payload = pattern(3 * MIB + 5)
-    async with lane_and_stranger() as (_, listener, stranger):
-        stranger.setblocking(False)
+    async with lane_and_raw_socket() as (_, listener, raw_socket):
+        raw_socket.setblocking(False)
         loop = asyncio.get_running_loop()
         for number in (1, 2):
-            await loop.sock_sendall(stranger, header_of(number, len(payload)) + payload)
+            await loop.sock_sendall(raw_socket, header_of(number, len(payload)) + payload)
             await listener.until_frames(2 * number - 1)
-            await loop.sock_sendall(stranger, header_of(9, 3) + b"abc")
+            await loop.sock_sendall(raw_socket, header_of(9, 3) + b"abc")
             await listener.until_frames(2 * number)
         assert listener.frames == [(1, payload), (9, b"abc"), (2, payload), (9, b"abc")]
 
 
 async def test_the_end_of_a_stream_in_the_middle_of_a_large_payload_is_heard() -> None:
-    async with lane_and_stranger() as (_, listener, stranger):
-        stranger.send(header_of(1, 3 * MIB) + b"the beginning")
+    async with lane_and_raw_socket() as (_, listener, raw_socket):
+        raw_socket.send(header_of(1, 3 * MIB) + b"the beginning")
         await asyncio.sleep(0.01)
-        stranger.close()
+        raw_socket.close()
         assert isinstance(await listener.until_lost(), EOFError)
 
 
 async def test_what_fails_while_sending_is_reported_once_and_not_from_within_send() -> None:
-    async with lane_and_stranger() as (lane, listener, _):
+    async with lane_and_raw_socket() as (lane, listener, _):
         lane.socket.shutdown(socket.SHUT_WR)
         for number in range(3):
             send(lane, number, b"")
@@ -326,21 +328,21 @@ async def test_what_fails_while_sending_is_reported_once_and_not_from_within_sen
 async def test_what_fails_while_the_queue_is_sent_is_reported_once(wiring: Wiring) -> None:
     async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES) as ends:
         ends.hearing_there.open = False
-        parcel = Parcel(ends.here, pattern(MORE_THAN_BUFFERS))
-        send_owned(ends.here, 1, parcel)
+        owned = OwnedPayload(ends.here, pattern(MORE_THAN_BUFFERS))
+        send_owned(ends.here, 1, owned)
         await ends.hearing_there.until(lambda: ends.hearing_there.refusals)
         ends.there.close()  # with bytes unread, which resets the connection
         assert isinstance(await ends.hearing_here.until_lost(), OSError | EOFError)
         await turn_the_loop()
         assert len(ends.hearing_here.losses) == 1
-        assert parcel.told_at == []
+        assert owned.told_at == []
         assert ends.here.queued == 0
 
 
 async def test_the_last_words_of_a_peer_are_heard_even_if_sending_fails_first() -> None:
-    async with lane_and_stranger() as (lane, listener, stranger):
-        stranger.send(header_of(1, 5) + b"words")
-        stranger.close()
+    async with lane_and_raw_socket() as (lane, listener, raw_socket):
+        raw_socket.send(header_of(1, 5) + b"words")
+        raw_socket.close()
         for number in range(3):  # the first is answered with a reset, the second fails
             send(lane, number, b"nobody hears this")
         await listener.until_lost()
@@ -363,8 +365,8 @@ GARBAGE = {
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 async def test_garbage_is_reported_once_and_nothing_of_it_is_used(garbage: bytes) -> None:
-    async with lane_and_stranger() as (lane, listener, stranger):
-        stranger.send(header_of(1, 0) + garbage + garbage)
+    async with lane_and_raw_socket() as (lane, listener, raw_socket):
+        raw_socket.send(header_of(1, 0) + garbage + garbage)
         assert isinstance(await listener.until_lost(), RemoteProtocolError)
         await turn_the_loop()
         assert len(listener.losses) == 1
@@ -373,13 +375,13 @@ async def test_garbage_is_reported_once_and_nothing_of_it_is_used(garbage: bytes
 
 
 async def test_a_frame_that_cannot_be_handled_ends_the_lane(caplog: pytest.LogCaptureFixture) -> None:
-    async with lane_and_stranger() as (lane, listener, stranger):
+    async with lane_and_raw_socket() as (lane, listener, raw_socket):
 
         def stumble(*_: object) -> None:
             raise ZeroDivisionError("a bug of ours")
 
         listener.arrived = stumble  # type: ignore[method-assign]
-        stranger.send(header_of(1, 0))
+        raw_socket.send(header_of(1, 0))
         assert isinstance(await listener.until_lost(), ZeroDivisionError)
         assert lane.closed
         assert caplog.record_tuples == [
@@ -401,10 +403,10 @@ async def test_a_closed_lane_takes_nothing_and_reports_nothing(wiring: Wiring) -
     async with lanes(wiring=wiring) as ends:
         ends.here.close()
         ends.here.close()
-        parcel = Parcel(ends.here, b"late")
-        send_owned(ends.here, 1, parcel)
+        owned = OwnedPayload(ends.here, b"late")
+        send_owned(ends.here, 1, owned)
         await ends.hearing_there.until_lost()
-        assert parcel.told_at == []
+        assert owned.told_at == []
         assert ends.hearing_here.losses == []
         carrier = wiring.value if wiring in (Wiring.MEMORY, Wiring.UNIX) else "tcp"
         assert repr(ends.here) == f"<Lane 1 to rank 1 by {carrier}: closed>"
@@ -412,8 +414,8 @@ async def test_a_closed_lane_takes_nothing_and_reports_nothing(wiring: Wiring) -
 
 async def test_a_lane_of_many_frames_lets_others_have_their_turn() -> None:
     """One wake reads a bounded amount, so a peer that never stops cannot keep the loop to itself."""
-    async with lane_and_stranger() as (_, listener, stranger):
-        stranger.sendall(header_of(1, 0) * 500)
+    async with lane_and_raw_socket() as (_, listener, raw_socket):
+        raw_socket.sendall(header_of(1, 0) * 500)
         await listener.until_frames(1)
         assert len(listener.frames) < 500
         await listener.until_frames(500)

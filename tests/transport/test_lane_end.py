@@ -1,4 +1,4 @@
-"""How a lane ends: with END in both directions and nothing lost, or with an error. Over every wire."""
+"""The end of a lane: with END in both directions and nothing lost, or with an error. Over every wire."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ from transport.wire import (
     Listener,
     Wiring,
     header_of,
-    lane_and_stranger,
+    lane_and_raw_socket,
     lanes,
     pattern,
     send,
@@ -147,13 +147,13 @@ async def test_an_end_inside_of_a_record_is_an_error(wiring: Wiring, kept: int) 
 def record_of(ends: Ends) -> bytes:
     """A frame as it would travel next."""
     wire: Any = ends.wires[0]
-    return bytes(wire._enclose(header_of(1, 5) + b"words"))
+    return bytes(wire._encrypt(header_of(1, 5) + b"words"))
 
 
 @pytest.mark.parametrize("after", [END, header_of(1, 0), header_of(1, 3) + b"abc"], ids=["END", "empty", "payload"])
 async def test_a_frame_after_END_breaks_the_protocol(after: bytes) -> None:
-    async with lane_and_stranger() as (_, listener, stranger):
-        stranger.send(END + after)
+    async with lane_and_raw_socket() as (_, listener, raw_socket):
+        raw_socket.send(END + after)
         assert isinstance(await listener.until_lost(), RemoteProtocolError)
         assert listener.frames == []
 

@@ -1,4 +1,4 @@
-"""What a lane must mind on a wire that keeps bytes: they wait in memory, where no kernel tells of them."""
+"""Lanes on wires that keep bytes: those wait in memory, where no kernel reports them."""
 
 import asyncio
 import sys
@@ -14,10 +14,10 @@ from ringwide.protocol.frame import HEADER_BYTES, seal
 from ringwide.transport.lane import Lane
 from transport.wire import (
     SMALL_BUFFER_BYTES,
-    Parcel,
+    OwnedPayload,
     Wiring,
     header_of,
-    lane_and_stranger,
+    lane_and_raw_socket,
     lanes,
     pattern,
     send,
@@ -81,12 +81,12 @@ async def test_what_waits_in_memory_behind_a_pause_is_heard_after_it(wiring: Wir
 @keeping_wiring
 async def test_what_a_wire_keeps_counts_as_queued_and_leaves_when_there_is_room(wiring: Wiring) -> None:
     async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES) as ends:
-        parcel = Parcel(ends.here, pattern(MORE_THAN_THE_KERNEL_TAKES))
-        send_owned(ends.here, 1, parcel)
-        assert parcel.told_at == [HEADER_BYTES + MORE_THAN_THE_KERNEL_TAKES], "encrypted, it is a copy"
+        owned = OwnedPayload(ends.here, pattern(MORE_THAN_THE_KERNEL_TAKES))
+        send_owned(ends.here, 1, owned)
+        assert owned.told_at == [HEADER_BYTES + MORE_THAN_THE_KERNEL_TAKES], "encrypted, it is a copy"
         assert ends.wires[0].unsent
         assert ends.here.queued == 1
-        parcel.overwrite()
+        owned.overwrite()
         await ends.hearing_there.until_frames(1)
         assert ends.hearing_there.frames == [(1, pattern(MORE_THAN_THE_KERNEL_TAKES))]
         assert ends.here.queued == 0
@@ -97,7 +97,7 @@ async def test_what_a_wire_keeps_counts_as_queued_and_leaves_when_there_is_room(
 @keeping_wiring
 async def test_a_frame_that_the_wire_has_taken_leaves_whole_although_it_is_forgotten(wiring: Wiring) -> None:
     async with lanes(wiring=wiring, buffer_bytes=SMALL_BUFFER_BYTES) as ends:
-        taken, waiting = (Parcel(ends.here, pattern(MORE_THAN_THE_KERNEL_TAKES, seed)) for seed in (1, 2))
+        taken, waiting = (OwnedPayload(ends.here, pattern(MORE_THAN_THE_KERNEL_TAKES, seed)) for seed in (1, 2))
         send_owned(ends.here, 1, taken, collective=7)
         send_owned(ends.here, 2, waiting, collective=7)
         assert ends.wires[0].unsent
@@ -169,16 +169,16 @@ FLIPPED[HEADER_BYTES + 50] ^= 1
     ids=["a bit flipped", "repeated", "swapped", "cut in the middle", "not sealed"],
 )
 async def test_damage_on_a_sealed_lane_is_reported_once_and_nothing_of_it_is_used(wrong: list[bytes]) -> None:
-    async with lane_and_stranger(sealed=True) as (lane, listener, stranger):
-        stranger.send(b"".join([FRAMES[0], *wrong]))
+    async with lane_and_raw_socket(sealed=True) as (lane, listener, raw_socket):
+        raw_socket.send(b"".join([FRAMES[0], *wrong]))
         assert isinstance(await listener.until_lost(), CorruptFrame)
         assert listener.frames == [(0, pattern(100, 0))]
         assert lane.closed
 
 
 async def test_a_seal_on_a_lane_that_has_none_is_refused() -> None:
-    async with lane_and_stranger() as (_, listener, stranger):
-        stranger.send(FRAMES[0])
+    async with lane_and_raw_socket() as (_, listener, raw_socket):
+        raw_socket.send(FRAMES[0])
         lost = await listener.until_lost()
         assert isinstance(lost, RemoteProtocolError)
         assert not isinstance(lost, CorruptFrame)

@@ -7,7 +7,7 @@ import pytest
 
 from ringwide.protocol.frame import FrameKind, news
 from ringwide.transport.link import STAGING_BYTES, Link
-from transport.wire import SMALL_BUFFER_BYTES, Ends, Parcel, Wiring, header_of, lanes, pattern
+from transport.wire import SMALL_BUFFER_BYTES, Ends, OwnedPayload, Wiring, header_of, lanes, pattern
 
 MIB = 1024 * 1024
 
@@ -25,15 +25,15 @@ async def link_of(*indices: int, wiring: Wiring = Wiring.PLAIN) -> AsyncIterator
         yield link, ends
 
 
-def send_bulk(link: Link, stripe: int, parcel: Parcel, *, collective: int = 1) -> None:
-    header = header_of(stripe, len(parcel.memory))
-    link.send_bulk(header, memoryview(parcel.memory), stripe=stripe, owner=parcel, collective=collective)
+def send_bulk(link: Link, stripe: int, owned: OwnedPayload, *, collective: int = 1) -> None:
+    header = header_of(stripe, len(owned.memory))
+    link.send_bulk(header, memoryview(owned.memory), stripe=stripe, owner=owned, collective=collective)
 
 
 async def test_bulk_is_striped_over_the_bulk_lanes_in_their_order() -> None:
     async with link_of(2, 0, 3, 1) as (link, ends):
         for stripe in range(6):
-            send_bulk(link, stripe, Parcel(ends[1].here, pattern(100, stripe)))
+            send_bulk(link, stripe, OwnedPayload(ends[1].here, pattern(100, stripe)))
         for index in (1, 2, 3):
             hearing = ends[index].hearing_there
             await hearing.until_frames(2)
@@ -44,7 +44,7 @@ async def test_bulk_is_striped_over_the_bulk_lanes_in_their_order() -> None:
 async def test_news_and_small_frames_do_not_wait_behind_bulk() -> None:
     async with link_of(0, 1) as (link, ends):
         ends[1].hearing_there.open = False
-        bulk = Parcel(ends[1].here, pattern(8 * MIB))
+        bulk = OwnedPayload(ends[1].here, pattern(8 * MIB))
         send_bulk(link, 0, bulk)
         link.send_express(header_of(7, 5), memoryview(b"small"))
         link.tell(news(FrameKind.ABORT, "enough"))
@@ -64,9 +64,9 @@ async def test_news_arrive_whole_on_every_wire(wiring: Wiring) -> None:
 
 async def test_forget_reaches_every_bulk_lane_and_spares_the_express_lane() -> None:
     async with link_of(0, 1, 2) as (link, ends):
-        over = [Parcel(ends[index].here, pattern(4 * MIB, index)) for index in (1, 2, 1, 2)]
-        for stripe, parcel in enumerate(over):
-            send_bulk(link, stripe, parcel, collective=5)
+        over = [OwnedPayload(ends[index].here, pattern(4 * MIB, index)) for index in (1, 2, 1, 2)]
+        for stripe, owned in enumerate(over):
+            send_bulk(link, stripe, owned, collective=5)
         link.send_express(header_of(9, 4 * MIB), memoryview(pattern(4 * MIB)))
         assert all(ends[index].here.queued for index in ends)
         link.forget(5)
@@ -74,7 +74,7 @@ async def test_forget_reaches_every_bulk_lane_and_spares_the_express_lane() -> N
         for index in (0, 1, 2):
             await ends[index].hearing_there.until_frames(1)
         assert [ends[index].hearing_there.frames[0][0] for index in (0, 1, 2)] == [9, 0, 1]
-        assert all(parcel.told_at == [] for parcel in over)
+        assert all(owned.told_at == [] for owned in over)
 
 
 async def test_news_for_a_peer_that_has_not_connected_is_dropped() -> None:

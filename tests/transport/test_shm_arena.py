@@ -1,4 +1,4 @@
-"""Memory that two ends share: whose a slot is, and what is refused as such memory."""
+"""Shared-memory arenas: ownership of slots, and the memory that is refused."""
 
 import os
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ def test_a_slot_comes_back_when_it_was_released_and_not_before() -> None:
         assert outgoing.take() is None
 
 
-def test_only_the_bell_tells_that_a_slot_is_free() -> None:
+def test_only_the_eventfd_tells_that_a_slot_is_free() -> None:
     """Memory alone may be seen in another order than it was written."""
     with both_ends() as (outgoing, incoming):
         for _ in range(SHAPE.slots):
@@ -100,7 +100,7 @@ def test_the_same_payload_cannot_be_referred_to_twice() -> None:
 
 @contextmanager
 def handed(file: int) -> Iterator[tuple[int, int]]:
-    """A file and a bell, as a peer might hand them over; they must be closed by whoever refuses them."""
+    """A file and an eventfd, as a peer might pass them. Whoever refuses them must close them."""
     before = set(os.listdir("/proc/self/fd"))
     yield file, os.eventfd(0)
     assert set(os.listdir("/proc/self/fd")) <= before, "what was refused is still open"
@@ -138,7 +138,7 @@ def test_nothing_is_left_open() -> None:
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_who_still_looks_at_a_payload_may() -> None:
+def test_a_view_of_a_payload_outlives_the_arena() -> None:
     with both_ends() as (outgoing, incoming):
         slot = take(outgoing)
         outgoing.view(slot, 4)[:] = b"kept"

@@ -1,4 +1,4 @@
-"""What a lane with shared memory has beyond the contract of all lanes (test_lane.py, test_lane_on_wires.py)."""
+"""Lanes with shared memory, beyond the contract of all lanes (test_lane.py, test_lane_on_wires.py)."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ from transport.wire import (
     SMALL_BUFFER_BYTES,
     Ends,
     Listener,
-    Parcel,
+    OwnedPayload,
     Wiring,
     header_of,
     lanes,
@@ -57,19 +57,19 @@ async def test_what_is_large_does_not_go_through_the_socket(nbytes: int, by_sock
 async def test_without_a_free_slot_frames_wait_and_belong_to_the_lane() -> None:
     async with lanes(wiring=Wiring.MEMORY) as ends:
         ends.hearing_there.open = False
-        parcels = [Parcel(ends.here, pattern(LARGE_BYTES, seed)) for seed in range(5)]
-        for number, parcel in enumerate(parcels):
-            send_owned(ends.here, number, parcel)
+        payloads = [OwnedPayload(ends.here, pattern(LARGE_BYTES, seed)) for seed in range(5)]
+        for number, owned in enumerate(payloads):
+            send_owned(ends.here, number, owned)
         await ends.hearing_there.until(lambda: ends.hearing_there.refusals)
-        assert [len(parcel.told_at) for parcel in parcels] == [1, 1, 0, 0, 0]
+        assert [len(owned.told_at) for owned in payloads] == [1, 1, 0, 0, 0]
         assert ends.here.queued == 3
-        for parcel in parcels[:2]:
-            parcel.overwrite()  # it is in a slot, and the caller's again
+        for owned in payloads[:2]:
+            owned.overwrite()  # it is in a slot, and the caller's again
         ends.hearing_there.open = True
         ends.there.resume()
         await ends.hearing_there.until_frames(5)
         assert ends.hearing_there.frames == [(number, pattern(LARGE_BYTES, number)) for number in range(5)]
-        assert [len(parcel.told_at) for parcel in parcels] == [1] * 5
+        assert [len(owned.told_at) for owned in payloads] == [1] * 5
         assert ends.here.queued == 0
 
 
@@ -82,7 +82,7 @@ async def test_on_an_express_lane_what_finds_no_slot_goes_by_the_socket(buffer_b
             send(ends.here, number, pattern(nbytes, number))
         await ends.hearing_there.until_frames(len(sizes))
         assert ends.hearing_there.frames == [(number, pattern(size, number)) for number, size in enumerate(sizes)]
-        assert not ends.here._ringing  # type: ignore[attr-defined]
+        assert not ends.here._awaiting_slot  # type: ignore[attr-defined]
         counts = count_socket_bytes(ends)
         send(ends.here, 0, pattern(LARGE_BYTES))
         await ends.hearing_there.until_frames(len(sizes) + 1)
@@ -106,7 +106,7 @@ async def test_a_payload_without_a_slot_may_come_in_pieces(payload_bytes: int) -
         text += REFERENCE.pack(SPILLED) if payload_bytes > INLINE_BYTES else b""
         for byte in text + pattern(payload_bytes) + header_of(2, 0):
             ends.here.socket.send(bytes([byte]))
-            ends.there.look()
+            ends.there.poll()
         await ends.hearing_there.until_frames(2)
         assert ends.hearing_there.frames == [(1, pattern(payload_bytes)), (2, b"")]
 
@@ -114,12 +114,12 @@ async def test_a_payload_without_a_slot_may_come_in_pieces(payload_bytes: int) -
 async def test_what_waits_for_a_slot_can_be_forgotten_and_what_has_one_leaves() -> None:
     async with lanes(wiring=Wiring.MEMORY) as ends:
         ends.hearing_there.open = False
-        parcels = [Parcel(ends.here, pattern(LARGE_BYTES, seed)) for seed in range(4)]
-        for number, parcel in enumerate(parcels):
-            send_owned(ends.here, number, parcel, collective=7)
+        payloads = [OwnedPayload(ends.here, pattern(LARGE_BYTES, seed)) for seed in range(4)]
+        for number, owned in enumerate(payloads):
+            send_owned(ends.here, number, owned, collective=7)
         ends.here.forget(7)
-        for parcel in parcels:
-            parcel.overwrite()
+        for owned in payloads:
+            owned.overwrite()
         send(ends.here, 9, b"after")
         ends.hearing_there.open = True
         ends.there.resume()

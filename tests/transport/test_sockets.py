@@ -1,4 +1,4 @@
-"""What is asked of the kernel is really set, and what it really granted is told."""
+"""Socket options: they are really set, and what the kernel granted is reported."""
 
 import logging
 import socket

@@ -1,4 +1,4 @@
-"""TLS: who gets in, what a mistake in the files says, and what damage and ends look like."""
+"""TLS: admission, errors about files, damaged streams and their ends."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from ringwide.errors import ConfigError, CorruptFrame
 from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.transport.lane import Lane
-from ringwide.transport.tls import TlsContexts, TlsWire, secured, tls_contexts
+from ringwide.transport.tls import TlsContexts, TlsWire, tls_contexts, tls_handshake
 from transport.certificates import Authority, Files, own_contexts
 from transport.wire import LIMIT_BYTES, PATIENCE_SECONDS, Listener, Wiring, header_of, lanes, pattern, send, tcp_pair
 
@@ -124,13 +124,13 @@ async def meet(
     with tcp_pair() as (here, there):
 
         async def dial() -> TlsWire:
-            wire = await secured(here, dialing, server_side=False)
+            wire = await tls_handshake(here, dialing, server_side=False)
             await first_byte(wire)
             return wire
 
         async def answer() -> TlsWire:
             try:
-                wire = await secured(there, listening, server_side=True)
+                wire = await tls_handshake(there, listening, server_side=True)
             except OSError:
                 there.shutdown(socket.SHUT_WR)
                 raise
@@ -202,12 +202,12 @@ async def test_an_older_version_is_refused(files: Files) -> None:
 )
 async def test_one_who_does_not_speak_tls_is_refused(server_side: bool, words: bytes) -> None:
     context = own_contexts().listening if server_side else own_contexts().dialing
-    with tcp_pair() as (here, stranger):
-        stranger.send(words)
-        stranger.shutdown(socket.SHUT_WR)
+    with tcp_pair() as (here, raw_socket):
+        raw_socket.send(words)
+        raw_socket.shutdown(socket.SHUT_WR)
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(ConnectionAbortedError, match="TLS handshake"):
-                await secured(here, context, server_side=server_side)
+                await tls_handshake(here, context, server_side=server_side)
 
 
 # What comes on it
@@ -219,11 +219,11 @@ async def test_what_comes_together_with_the_handshake_is_heard() -> None:
     with tcp_pair() as (here, there):
 
         async def dial() -> TlsWire:
-            wire = await secured(here, contexts.dialing, server_side=False)
+            wire = await tls_handshake(here, contexts.dialing, server_side=False)
             wire.send([header_of(7, 5) + b"early"])
             return wire
 
-        _, answered = await asyncio.gather(dial(), secured(there, contexts.listening, server_side=True))
+        _, answered = await asyncio.gather(dial(), tls_handshake(there, contexts.listening, server_side=True))
         listener = Listener()
         lane = Lane(answered, peer=1, index=0, events=listener, limit_bytes=LIMIT_BYTES)
         try:
@@ -249,22 +249,22 @@ async def test_every_kind_of_damage_is_noticed() -> None:
 def tamper(wire: object, at: int) -> None:
     """The next record that this wire sends arrives with a byte changed."""
     assert isinstance(wire, TlsWire)
-    enclose = wire._enclose
+    encrypt = wire._encrypt
 
     def damaged(plaintext: memoryview | bytes) -> bytes:
-        record = bytearray(enclose(plaintext))
+        record = bytearray(encrypt(plaintext))
         record[at] ^= 0x55
         return bytes(record)
 
-    wire._enclose = damaged  # type: ignore[method-assign]
+    wire._encrypt = damaged  # type: ignore[method-assign]
 
 
 async def test_records_that_are_repeated_are_noticed() -> None:
     async with lanes(wiring=Wiring.TLS) as ends:
         wire = ends.wires[0]
         assert isinstance(wire, TlsWire)
-        enclose = wire._enclose
-        wire._enclose = lambda plaintext: enclose(plaintext) * 2  # type: ignore[method-assign]
+        encrypt = wire._encrypt
+        wire._encrypt = lambda plaintext: encrypt(plaintext) * 2  # type: ignore[method-assign]
         send(ends.here, 1, b"words")
         assert isinstance(await ends.hearing_there.until_lost(), CorruptFrame)
         assert ends.hearing_there.frames == [(1, b"words")]

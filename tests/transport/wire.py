@@ -14,7 +14,7 @@ from ringwide.transport.aead_wire import EncryptedWire
 from ringwide.transport.lane import Lane
 from ringwide.transport.shm_arena import ArenaReader, ArenaShape, ArenaWriter
 from ringwide.transport.shm_lane import SharedLane, SharedWire
-from ringwide.transport.tls import secured
+from ringwide.transport.tls import tls_handshake
 from ringwide.transport.wire import PlainWire, Wire
 
 PATIENCE_SECONDS = 60
@@ -68,7 +68,7 @@ class Listener:
         return self.losses[0]
 
 
-class Parcel:
+class OwnedPayload:
     """A payload that belongs to somebody, who notes how much the lane had sent whenever it is told "sent"."""
 
     def __init__(self, lane: Lane, payload: bytes | bytearray) -> None:
@@ -90,9 +90,9 @@ def send(lane: Lane, number: int, payload: bytes | bytearray) -> None:
     lane.send(header_of(number, len(payload)), memoryview(payload))
 
 
-def send_owned(lane: Lane, number: int, parcel: Parcel, *, collective: int = 0) -> None:
-    header = header_of(number, len(parcel.memory))
-    lane.send(header, memoryview(parcel.memory), owner=parcel, collective=collective)
+def send_owned(lane: Lane, number: int, owned: OwnedPayload, *, collective: int = 0) -> None:
+    header = header_of(number, len(owned.memory))
+    lane.send(header, memoryview(owned.memory), owner=owned, collective=collective)
 
 
 def pattern(nbytes: int, seed: int = 1) -> bytes:
@@ -147,8 +147,8 @@ class Wiring(Enum):
         match self:
             case Wiring.TLS:
                 contexts = own_contexts()
-                dialed = secured(here, contexts.dialing, server_side=False)
-                return await asyncio.gather(dialed, secured(there, contexts.listening, server_side=True))
+                dialed = tls_handshake(here, contexts.dialing, server_side=False)
+                return await asyncio.gather(dialed, tls_handshake(there, contexts.listening, server_side=True))
             case Wiring.ENCRYPTED:
                 one, other = bytes(range(32)), bytes(range(32, 64))
                 return EncryptedWire(here, one, other), EncryptedWire(there, other, one)
@@ -212,14 +212,14 @@ async def lanes(
 
 
 @asynccontextmanager
-async def lane_and_stranger(
+async def lane_and_raw_socket(
     index: int = 1, *, sealed: bool = False
 ) -> AsyncIterator[tuple[Lane, Listener, socket.socket]]:
     """A lane whose other end is a bare socket, which may send what it likes."""
-    with tcp_pair() as (ours, stranger):
+    with tcp_pair() as (ours, raw_socket):
         listener = Listener()
         lane = Lane(PlainWire(ours), peer=1, index=index, events=listener, limit_bytes=LIMIT_BYTES, sealed=sealed)
         try:
-            yield lane, listener, stranger
+            yield lane, listener, raw_socket
         finally:
             lane.close()

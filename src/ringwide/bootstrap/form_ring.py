@@ -24,7 +24,7 @@ from ringwide.errors import ConfigError, JoinError, RemoteProtocolError, StartTi
 from ringwide.protocol.handshake import Difference, Hello
 from ringwide.protocol.key_proof import NONCE_BYTES
 from ringwide.transport.sockets import Transport, transport_of
-from ringwide.transport.tls import secured
+from ringwide.transport.tls import tls_handshake
 from ringwide.transport.wire import PlainWire, Wire
 
 logger = logging.getLogger("ringwide.bootstrap")
@@ -267,7 +267,7 @@ class RingFormation:
         if tls is None:
             return PlainWire(sock)
         context = tls.dialing if dialed else tls.listening
-        return await secured(sock, context, server_side=not dialed, on_cost=self._note_cost)
+        return await tls_handshake(sock, context, server_side=not dialed, on_cost=self._note_cost)
 
     def _note_cost(self, seconds: float) -> None:
         self._dearest_seconds = max(self._dearest_seconds, seconds)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ringwide.errors import ConfigError
 from ringwide.protocol.key_proof import KEY_BYTES, Secret
-from ringwide.transport.tls import TlsContexts, open_without_waiting, why_not_private
+from ringwide.transport.tls import TlsContexts, open_nonblocking, why_not_private
 
 _BEGINNING = "ringwide-key-"
 _DIGITS = re.compile(r"[0-9a-fA-F]{64}")
@@ -111,7 +111,7 @@ def load_key(path: Path, *, origin: str) -> Secret:
 
 def _read(path: Path, where: str) -> str:
     try:
-        descriptor = open_without_waiting(path)
+        descriptor = open_nonblocking(path)
     except FileNotFoundError as error:
         raise ConfigError(
             f"{where}: there is no such key file; make one with `{KEYGEN}` and copy it to every machine"

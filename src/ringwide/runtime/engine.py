@@ -37,7 +37,7 @@ class Engine:
         core.codec_pool.staff(_codec_threads(config, formed))
         self.calls = CallQueue(
             self.dispatcher,
-            looks={peer: link.lanes[0].look for peer, link in formed.links.items()},
+            looks={peer: link.lanes[0].poll for peer, link in formed.links.items()},
             # Where ranks are more than cores, those with the answer need the cores.
             linger_seconds=0.0 if formed.ranks_here > formed.cores_here else config.linger_seconds,
             leaving=core.leaving,

@@ -1,1 +1,1 @@
-"""BYTES <-> PEERS: lanes (one connection each) and links (all lanes to one peer). Never sees a number."""
+"""Moving bytes between peers: a lane is one connection, a link all lanes to one peer."""

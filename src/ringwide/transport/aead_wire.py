@@ -1,8 +1,9 @@
-"""A wire whose bytes are encrypted with AES-256-GCM, under keys that only the two ends have.
+"""Wire encrypted with AES-256-GCM, under keys that only the two ends have.
 
 A record is the length of its plaintext (u32), the ciphertext and a tag of 16 bytes. The length is authenticated as
-well, and the nonce is the number of the record: one that was changed, left out, repeated or swapped does not open. No
-nonce is used twice, as every connection has a key of its own for each direction. `docs/wire.md` shows it as a table.
+well, and the nonce is the number of the record, so a record that was changed, left out, repeated or swapped cannot be
+decrypted. No nonce is used twice: every connection has a key of its own for each direction. `docs/wire.md` shows the
+record as a table.
 """
 
 import struct
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ringwide.errors import ConfigError, CorruptFrame
 from ringwide.protocol.frame import HEADER_BYTES
-from ringwide.transport.buffers import PIECE_BYTES, SMALL_BYTES, Outbox
+from ringwide.transport.buffers import PIECE_BYTES, SMALL_BYTES, CiphertextQueue
 from ringwide.transport.wire import CutOff, Views
 
 if TYPE_CHECKING:
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
 
 RECORD_LIMIT_BYTES = PIECE_BYTES + HEADER_BYTES
-"""The longest plaintext of a record. A claim of more is refused before there is memory for it."""
+"""Longest plaintext of a record. A claim of more is refused before any memory is allocated for it."""
 KEY_BYTES, TAG_BYTES = 32, 16
 _LENGTH = struct.Struct("<I")
 _NONCE_BYTES = 12
-_FIRST_BOX_BYTES = 32 * 1024
+_FIRST_BUFFER_BYTES = 32 * 1024
 
 
 def cipher(key: bytes) -> "AESGCM":
-    """The package is an extra: whoever does not encrypt need not have it."""
+    """AES-GCM with this key. Its package is an extra, so it is imported only here."""
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
@@ -43,45 +44,45 @@ def cipher(key: bytes) -> "AESGCM":
 
 
 class EncryptedWire:
-    """One end. What is `send_key` here is `receive_key` there."""
+    """One end of an encrypted connection. The `send_key` here is the `receive_key` there."""
 
     plain = False
 
     def __init__(self, sock: Socket, send_key: bytes, receive_key: bytes) -> None:
         if send_key == receive_key:
             raise ValueError("one key for both directions: the same nonces would be used twice")
-        self._sending, self._receiving = cipher(send_key), cipher(receive_key)
-        self._invalid = _invalid_tag()
+        self._encryption, self._decryption = cipher(send_key), cipher(receive_key)
+        self._invalid_tag = _invalid_tag()
         self.socket = sock
-        self._outbox = Outbox(sock)
-        self._large = memoryview(b"")  # where large records are made, one after the other
-        self._sent = self._opened = 0  # records
-        self._box = memoryview(bytearray(_FIRST_BOX_BYTES))  # what has come and is not opened: from _start to _end
+        self._ciphertext = CiphertextQueue(sock)
+        self._large = memoryview(b"")  # buffer for large records, one after the other
+        self._encrypted = self._decrypted = 0  # records
+        self._buffer = memoryview(bytearray(_FIRST_BUFFER_BYTES))  # received ciphertext, from _start to _end
         self._start = self._end = 0
-        self._plaintext = memoryview(b"")  # opened, and not received yet
+        self._plaintext = memoryview(b"")  # decrypted, and not received by the lane yet
 
     # -- sending
 
     @property
     def unsent(self) -> bool:
-        return bool(self._outbox)
+        return bool(self._ciphertext)
 
     def send(self, views: Views) -> int:
-        return self._outbox.send(views, self._enclose)
+        return self._ciphertext.send(views, self._encrypt)
 
     def flush(self) -> None:
-        self._outbox.flush()
+        self._ciphertext.flush()
 
-    def _enclose(self, plaintext: memoryview | bytes) -> memoryview | bytes:
-        length, nonce = _LENGTH.pack(len(plaintext)), _nonce(self._sent)
-        self._sent += 1
+    def _encrypt(self, plaintext: memoryview | bytes) -> memoryview | bytes:
+        length, nonce = _LENGTH.pack(len(plaintext)), _nonce(self._encrypted)
+        self._encrypted += 1
         if len(plaintext) <= SMALL_BYTES:
-            return length + self._sending.encrypt(nonce, plaintext, length)
+            return length + self._encryption.encrypt(nonce, plaintext, length)
         if not self._large:
             self._large = memoryview(bytearray(_LENGTH.size + RECORD_LIMIT_BYTES + TAG_BYTES))
         record = self._large[: _LENGTH.size + len(plaintext) + TAG_BYTES]
         record[: _LENGTH.size] = length
-        self._sending.encrypt_into(nonce, plaintext, length, record[_LENGTH.size :])
+        self._encryption.encrypt_into(nonce, plaintext, length, record[_LENGTH.size :])
         return record
 
     # -- receiving
@@ -96,9 +97,9 @@ class EncryptedWire:
         while True:
             needed = self._record_bytes()
             if 0 < needed <= self._end - self._start:
-                return self._open(self._record(needed), room)
-            self._make_place_for(needed or _LENGTH.size)
-            count = self.socket.recv_into(self._box[self._end :])
+                return self._decrypt(self._record(needed), room)
+            self._make_room_for(needed or _LENGTH.size)
+            count = self.socket.recv_into(self._buffer[self._end :])
             if count == 0 and self._end > self._start:
                 raise CutOff("it closed the connection in the middle of an encrypted record")
             if count == 0:
@@ -106,18 +107,18 @@ class EncryptedWire:
             self._end += count
 
     def _record_bytes(self) -> int:
-        """How long the next record is, with its length and tag; 0: that is not known yet.
+        """Bytes of the next record, including its length and tag. 0: not known yet.
 
-        With an impossible length it ends there: nothing more is waited for, and `_record` refuses it.
+        An impossible length counts as a record without a body: nothing more is waited for, and `_record` refuses it.
         """
         if self._end - self._start < _LENGTH.size:
             return 0
-        (length,) = _LENGTH.unpack_from(self._box, self._start)
+        (length,) = _LENGTH.unpack_from(self._buffer, self._start)
         return _LENGTH.size + (length + TAG_BYTES if 0 < length <= RECORD_LIMIT_BYTES else 0)
 
     def _record(self, nbytes: int) -> memoryview:
-        """Take the next record out of the box."""
-        record = self._box[self._start : self._start + nbytes]
+        """Take the next record out of the buffer."""
+        record = self._buffer[self._start : self._start + nbytes]
         if nbytes == _LENGTH.size:
             (length,) = _LENGTH.unpack(record)
             raise CorruptFrame(f"an encrypted record claims {length} bytes, it must have 1 to {RECORD_LIMIT_BYTES}")
@@ -126,31 +127,31 @@ class EncryptedWire:
             self._start = self._end = 0
         return record
 
-    def _open(self, record: memoryview, room: Sequence[memoryview]) -> int:
-        """Straight to where it goes, if it fits there as a whole."""
-        nonce, length, enclosed = _nonce(self._opened), record[: _LENGTH.size], record[_LENGTH.size :]
-        nbytes = len(enclosed) - TAG_BYTES
+    def _decrypt(self, record: memoryview, room: Sequence[memoryview]) -> int:
+        """Decrypt a record straight into `room` if it fits there as a whole."""
+        nonce, length, ciphertext = _nonce(self._decrypted), record[: _LENGTH.size], record[_LENGTH.size :]
+        nbytes = len(ciphertext) - TAG_BYTES
         try:
             if nbytes <= len(room[0]):
-                count = self._receiving.decrypt_into(nonce, enclosed, length, room[0][:nbytes])
+                count = self._decryption.decrypt_into(nonce, ciphertext, length, room[0][:nbytes])
             else:
-                self._plaintext = memoryview(self._receiving.decrypt(nonce, enclosed, length))
+                self._plaintext = memoryview(self._decryption.decrypt(nonce, ciphertext, length))
                 count = self._hand_over(room)
-        except self._invalid as error:
+        except self._invalid_tag as error:
             raise CorruptFrame(
-                f"encrypted record {self._opened} does not open: it was damaged, left out, repeated or swapped"
+                f"encrypted record {self._decrypted} cannot be decrypted: it was damaged, left out, repeated or swapped"
             ) from error
-        self._opened += 1
+        self._decrypted += 1
         return count
 
-    def _make_place_for(self, nbytes: int) -> None:
-        if self._start + nbytes <= len(self._box):
+    def _make_room_for(self, nbytes: int) -> None:
+        if self._start + nbytes <= len(self._buffer):
             return
-        waiting = bytes(self._box[self._start : self._end])
-        if nbytes > len(self._box):
-            self._box = memoryview(bytearray(_LENGTH.size + RECORD_LIMIT_BYTES + TAG_BYTES))
-        self._box[: len(waiting)] = waiting
-        self._start, self._end = 0, len(waiting)
+        unread = bytes(self._buffer[self._start : self._end])
+        if nbytes > len(self._buffer):
+            self._buffer = memoryview(bytearray(_LENGTH.size + RECORD_LIMIT_BYTES + TAG_BYTES))
+        self._buffer[: len(unread)] = unread
+        self._start, self._end = 0, len(unread)
 
     def _hand_over(self, room: Sequence[memoryview]) -> int:
         count = 0

@@ -10,13 +10,14 @@ from ringwide.transport.wire import Views
 
 
 class PayloadOwner(Protocol):
-    """Whose payload it is."""
+    """Owner of a payload that is being sent."""
 
-    def sent(self) -> None: ...
+    def sent(self) -> None:
+        """The payload has left; its memory may be used again."""
 
 
 class QueuedFrame:
-    """One queued frame: what is still to be sent of it, and whose it is."""
+    """A frame that waits to be sent: the views still to send, and the owner of its payload."""
 
     __slots__ = ("collective", "owner", "started", "views")
 
@@ -26,8 +27,8 @@ class QueuedFrame:
         self.views, self.owner, self.collective, self.started = views, owner, collective, started
 
 
-def after(views: list[memoryview | bytes], count: int) -> list[memoryview | bytes]:
-    """What is left of some buffers after their first `count` bytes."""
+def remaining(views: list[memoryview | bytes], count: int) -> list[memoryview | bytes]:
+    """The buffers without their first `count` bytes."""
     for number, view in enumerate(views):
         if count < len(view):
             return [memoryview(view)[count:], *views[number + 1 :]]
@@ -35,54 +36,52 @@ def after(views: list[memoryview | bytes], count: int) -> list[memoryview | byte
     return []
 
 
-# Memory in which the payload that comes next lands before it is added to something. One for each lane.
-
-
 class Scratch:
-    """Nearly always the same memory, so it stays in the cache."""
+    """Memory of a lane in which the next payload lands before it is added to something.
+
+    It is nearly always the same memory, so it stays in the cache.
+    """
 
     def __init__(self) -> None:
         self._current = memoryview(bytearray())
         self._spare: list[memoryview] = []
 
     def take(self, nbytes: int) -> memoryview:
-        """Where the next payload lands. It is overwritten by the one after, unless it is lent."""
+        """Memory for the next payload. The one after overwrites it, unless `lend` is called."""
         if len(self._current) < nbytes:
             self._current = memoryview(bytearray(nbytes))
         return self._current[:nbytes]
 
     def glance(self, nbytes: int) -> memoryview:
-        """As `take`, for a payload that is done with when `arrived` returns, and is never lent.
+        """As `take`, for a payload that is used up when `arrived` returns and is never lent.
 
-        Where it lies in memory that is shared with the peer it is read right there.
+        A payload in memory that is shared with the peer is read right there.
         """
         return self.take(nbytes)
 
     def lend(self) -> memoryview:
-        """The payload is still needed: the next one gets other memory. To be given back."""
+        """Hand out the current memory, because its payload is still needed. The next payload gets other memory."""
         lent = self._current
         self._current = self._spare.pop() if self._spare else memoryview(bytearray())
         return lent
 
     def give_back(self, lent: memoryview) -> None:
-        """Fresh memory costs a page fault every 4 KiB, so what was lent is used again."""
+        """Take lent memory back for reuse: fresh memory costs a page fault every 4 KiB."""
         self._spare.append(lent)
 
 
-# Bytes that a wire has made and the kernel has not taken yet.
-
 PIECE_BYTES = 256 * 1024
-"""So much is enclosed and handed over at once: the peer opens the first piece while we enclose the next."""
+"""So much is encrypted and sent at once: the peer decrypts the first piece while we encrypt the next."""
 SMALL_BYTES = 16 * 1024
-"""A frame up to this size is copied together rather than enclosed in two pieces."""
+"""Header and payload of a frame up to this size are joined, instead of being encrypted as two pieces."""
 
-Enclose = Callable[[memoryview | bytes], memoryview | bytes]
+Encrypt = Callable[[memoryview | bytes], memoryview | bytes]
 
 
-class Outbox:
-    """Encloses what is to be sent, piece by piece, for as long as the kernel takes it.
+class CiphertextQueue:
+    """Ciphertext that the kernel has not taken yet. `send` encrypts piece by piece, as long as the kernel takes it.
 
-    There is never more than one large piece in it, so that `enclose` may make all of them in the same memory.
+    It never holds more than one large piece, so `encrypt` may write all large pieces into the same memory.
     """
 
     __slots__ = ("_socket", "_waiting")
@@ -94,17 +93,17 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def put(self, enclosed: memoryview | bytes) -> None:
-        self._waiting.append(memoryview(enclosed))
+    def put(self, ciphertext: memoryview | bytes) -> None:
+        self._waiting.append(memoryview(ciphertext))
 
-    def send(self, views: Views, enclose: Enclose) -> int:
-        """How many bytes were taken of these. `BlockingIOError`: none, the kernel must first take what waits."""
+    def send(self, views: Views, encrypt: Encrypt) -> int:
+        """Number of plaintext bytes taken. `BlockingIOError`: none, the kernel must first take what waits."""
         self.flush()
         if self._waiting:
             raise BlockingIOError
         taken = 0
         for piece in _cut(views):
-            self.put(enclose(piece))
+            self.put(encrypt(piece))
             taken += len(piece)
             if len(piece) > SMALL_BYTES:
                 self.flush()
@@ -114,7 +113,7 @@ class Outbox:
         return taken
 
     def flush(self) -> None:
-        """Hand over what waits, as far as the kernel takes it."""
+        """Send what waits, as far as the kernel takes it."""
         waiting = self._waiting
         while waiting:
             try:

@@ -1,8 +1,9 @@
 """A link: all lanes to one peer.
 
-Lane 0 is the express lane: news and small frames travel on it and never wait behind bulk, and it is never paused.
-Bulk lanes exist only where the algorithms need them, and a large bucket is striped over all of them. The p2p lane, if
-there is one, carries messages between these two: a bulk lane may be paused, and a message must not wait for that.
+Lane 0 is the express lane. Control frames and small payloads travel on it, so they never wait behind bulk, and it is
+never paused. Bulk lanes exist only where the algorithms need them; a large bucket is striped over all of them. The p2p
+lane, if there is one, carries messages between the two ranks: a bulk lane may be paused, and a message must not wait
+for that.
 """
 
 from collections.abc import Callable, Collection
@@ -13,9 +14,27 @@ from ringwide.protocol.p2p import P2P_LANE
 from ringwide.transport.buffers import PayloadOwner
 from ringwide.transport.lane import Lane
 
+EXPRESS_BYTES = 256 * 1024
+"""Largest payload on the express lane."""
+
+STAGING_BYTES = 128 * 1024 + HEADER_BYTES
+"""Most that an express lane receives at once, headers and small payloads together."""
+
+BULK_STAGING_BYTES = 8 * 1024
+"""Staging buffer of a bulk lane with shared memory, for many headers with references at once."""
+
+EXPRESS_MEMORY_BYTES = 1024 * 1024
+"""Largest payload on an express lane with shared memory."""
+
+EXPRESS_SLOTS = 2
+MOST_EXPRESS_ARENAS = 32
+"""In a larger ring, express lanes share no memory: there is one to each rank, and each would take descriptors."""
+
+P2P_STAGING_BYTES = 16 * 1024 + HEADER_BYTES
+
 
 class EndingLane(Protocol):
-    """What the end of a link needs of its lanes; the simulator has its own."""
+    """The part of a lane that the end of a link needs. The simulator has lanes of its own."""
 
     on_end: Callable[[], None]
 
@@ -28,10 +47,11 @@ class EndingLane(Protocol):
 
     @property
     def delivered(self) -> bool:
-        """What was sent, up to our END, is where a peer that lives will read it."""
+        """Everything up to our END is where a live peer will read it."""
 
     @property
-    def moved(self) -> int: ...
+    def moved(self) -> int:
+        """Bytes that have reached the peer or come from it."""
 
     def finish(self) -> None: ...
 
@@ -41,18 +61,18 @@ class EndingLane(Protocol):
 
 
 class EndingLink:
-    """What a link is told by its lanes, and tells. `on_ended`: all that `peer` sends has come."""
+    """The orderly end of a link, lane by lane. `on_ended` is called when everything that `peer` sends has come."""
 
     def __init__(self, peer: int, on_ended: Callable[[int], None]) -> None:
         self.peer, self._on_ended = peer, on_ended
         self._ended = False
-        self._on_over: Callable[[], None] = _nothing
+        self._on_over: Callable[[], None] = _ignore
 
     def all_lanes(self) -> Collection[EndingLane]:
         raise NotImplementedError
 
     def finish(self, on_over: Callable[[], None]) -> None:
-        """Say END on every lane. They close when the peer has done so too. `on_over`: told whenever it may be over."""
+        """Send END on every lane. Each closes when the peer's END has come too; `on_over` is called when that may be."""
         self._on_over = on_over
         self._finish_lanes()
 
@@ -61,7 +81,7 @@ class EndingLink:
             lane.finish()
 
     def abandon(self) -> None:
-        """Do not wait for that. What the peer's kernel has got is there to be read; where it has not, it hears so."""
+        """Close without waiting for the peer. Lanes with undelivered bytes are reset, so that it notices the loss."""
         for lane in list(self.all_lanes()):
             if lane.delivered:
                 lane.close()
@@ -70,7 +90,7 @@ class EndingLink:
 
     @property
     def over(self) -> bool:
-        """Nothing more is to be expected of the peer: all lanes have closed, or one broke."""
+        """Whether nothing more can be expected of the peer: all lanes have closed, or one broke."""
         lanes = self.all_lanes()
         return any(lane.closed and not lane.ended for lane in lanes) or all(lane.closed for lane in lanes)
 
@@ -80,39 +100,17 @@ class EndingLink:
 
     @property
     def moved(self) -> int:
-        """Grows with what gets there and what comes from there."""
+        """Bytes that have reached the peer or come from it, over all lanes."""
         return sum(lane.moved for lane in self.all_lanes())
 
     def lane_has_ended(self) -> None:
-        """One lane has ended, or was closed."""
+        """Called by a lane that has ended or was closed."""
         if not self._ended and all(lane.ended for lane in self.all_lanes()):
             self._ended = True
             self._finish_lanes()
             self._on_ended(self.peer)
         if self.over:
             self._on_over()
-
-
-def _nothing() -> None: ...
-
-
-EXPRESS_BYTES = 256 * 1024
-"""The largest payload for the express lane."""
-
-STAGING_BYTES = 128 * 1024 + HEADER_BYTES
-"""An express lane receives up to this much at once, headers and small payloads together."""
-
-BULK_STAGING_BYTES = 8 * 1024
-"""Of a bulk lane with shared memory: many headers with references at once."""
-
-EXPRESS_MEMORY_BYTES = 1024 * 1024
-"""The largest payload for an express lane with shared memory."""
-
-EXPRESS_SLOTS = 2
-MOST_EXPRESS_ARENAS = 32
-"""In a larger ring express lanes share no memory: there is one to every rank, and each takes descriptors."""
-
-P2P_STAGING_BYTES = 16 * 1024 + HEADER_BYTES
 
 
 class Link(EndingLink):
@@ -129,7 +127,7 @@ class Link(EndingLink):
     def add(self, lane: Lane) -> None:
         self.lanes[lane.index] = lane
         lane.on_end = self.lane_has_ended
-        self._ended = False  # one that could not join may have said END on the lanes that were there before
+        self._ended = False  # a rank that could not join may have sent END on the lanes that were there before
         self._bulk = [lane for index, lane in sorted(self.lanes.items()) if 0 < index < P2P_LANE]
 
     def all_lanes(self) -> Collection[Lane]:
@@ -144,14 +142,14 @@ class Link(EndingLink):
         self._bulk[stripe % len(self._bulk)].send(header, payload, owner=owner, collective=collective)
 
     def reserve_bulk(self, nbytes: int, *, stripe: int) -> memoryview | None:
-        """Where the payload that leaves next may be written, instead of being copied there. `send_reserved` follows."""
+        """Memory to write the next payload into, which saves a copy. None: there is none. `send_reserved` follows."""
         return self._bulk[stripe % len(self._bulk)].reserve(nbytes)
 
     def send_reserved(self, header: bytes, *, stripe: int) -> None:
         self._bulk[stripe % len(self._bulk)].send_reserved(header)
 
     def tell(self, frame: bytes) -> None:
-        """Send news, if the peer can still be reached."""
+        """Send a control frame, if there is a lane to the peer."""
         if 0 in self.lanes:
             self.lanes[0].send(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:])
 
@@ -167,3 +165,6 @@ class Link(EndingLink):
     def forget(self, collective: int) -> None:
         for lane in self._bulk:
             lane.forget(collective)
+
+
+def _ignore() -> None: ...

@@ -1,17 +1,18 @@
-"""Memory that two ranks on one machine share: one writes payloads into its slots, the other reads them there.
+"""Shared-memory arena between two ranks on one machine: one writes payloads into its slots, the other reads them.
 
-An arena has no name: it is a file in memory (`memfd`) that the writer hands to the reader over their Unix-domain
-socket. So nothing is left behind, whatever ends the two, and the size of /dev/shm does not matter.
+An arena has no name. It is a file in memory (`memfd`), and the writer passes its descriptor to the reader over their
+Unix-domain socket. So nothing is left behind however the two end, and the size of /dev/shm does not matter.
 
 Rules:
-- A slot belongs to the writer until its number is sent, then to the reader until that releases it.
-- Who releases slot n adds 2 to the power of n to the `bell`, an eventfd, and the writer uses a slot again only when it
-  has heard of it there: each slot is released once, so the sum tells which. The kernel's lock in the bell orders the
-  two: what the reader has read is read before the writer writes again, on every processor.
-- The first page holds one byte a slot, TAKEN or FREE. By it the reader knows a reference to a slot that is not its own.
-- The reader checks what it is handed: the right size, and sealed, so that it cannot shrink below the reader's feet.
-- The bell costs a system call, so it is heard only when no slot is known to be free: all slots are used in turn, and
-  together they should fit into the cache.
+- A slot belongs to the writer until its number is sent, then to the reader until the reader releases it.
+- To release slot n, the reader adds 2 to the power of n to `released`, an eventfd. The writer uses a slot again only
+  when it has read so there. A slot is released once per use, so the sum tells which slots are free. The kernel's lock
+  in the eventfd orders the two: the reader's reads come before the writer's next writes, on every processor.
+- The first page holds one byte per slot, TAKEN or FREE. With it the reader detects a reference to a slot that the
+  writer has not filled.
+- The reader checks the file that it is given: the right size, and sealed, so that it cannot shrink while it is mapped.
+- Reading the eventfd costs a system call, so it is read only when no slot is known to be free. All slots are used in
+  turn, and together they should fit into the cache.
 """
 
 import fcntl
@@ -26,16 +27,16 @@ from ringwide.errors import RemoteProtocolError
 
 PAGE_BYTES = 4096
 ARENA_BYTES = 4 * 1024 * 1024
-"""About as much as waits between two ranks; only what is used of it becomes memory."""
+"""About as much as is in flight between two ranks. Only the part that is used becomes memory."""
 FEWEST_SLOTS, MOST_SLOTS = 4, 32  # an eventfd counts up to 2 ** 64 - 2
 FREE, TAKEN = 0, 1
 ARENA_DESCRIPTORS = 4
-"""What a lane takes beside its socket: a bell and, inside of `mmap`, a file for each direction."""
+"""Descriptors of a lane beside its socket: for each direction an eventfd and the file that `mmap` keeps open."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class ArenaShape(NamedTuple):
-    """How many slots an arena has, and how large they are."""
+    """Number and size of the slots of an arena."""
 
     slots: int
     slot_bytes: int
@@ -55,15 +56,15 @@ class ArenaShape(NamedTuple):
 
 
 class ArenaWriter:
-    """The writer's end."""
+    """The writer's end of an arena."""
 
     def __init__(self, shape: ArenaShape) -> None:
         self.shape = shape
-        self._file = self.bell = -1
+        self._file = self.released = -1
         self._memory: mmap.mmap | None = None
         try:
             self._file = os.memfd_create("ringwide", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            self.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self.released = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             os.ftruncate(self._file, shape.nbytes)
             fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, SEALS)
             self._memory = mmap.mmap(self._file, shape.nbytes)
@@ -75,18 +76,18 @@ class ArenaWriter:
 
     @property
     def files(self) -> tuple[int, int]:
-        """What the reader needs."""
-        return self._file, self.bell
+        """Descriptors that the reader needs: the memory and the eventfd."""
+        return self._file, self.released
 
     def handed_over(self) -> None:
-        """The reader has the files. Ours of the memory is not needed any more."""
+        """The reader has the descriptors. Ours of the memory is not needed any more."""
         os.close(self._file)
         self._file = -1
 
     def take(self) -> int | None:
         """A free slot, if there is one."""
         if not self._free:
-            self._listen()
+            self._collect_released()
         if not self._free:
             return None
         slot = self._free.pop()
@@ -97,18 +98,18 @@ class ArenaWriter:
         assert self._memory is not None
         return self.shape.view(self._memory, slot, nbytes)
 
-    def _listen(self) -> None:
+    def _collect_released(self) -> None:
         try:
-            released = os.eventfd_read(self.bell)
+            released = os.eventfd_read(self.released)
         except BlockingIOError:
             return
         self._free = [slot for slot in range(self.shape.slots) if released >> slot & 1]
 
     def close(self) -> None:
-        for descriptor in (self._file, self.bell):
+        for descriptor in (self._file, self.released):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._file = self.bell = -1
+        self._file = self.released = -1
         if self._memory is not None:
             self._states.release()
             _close(self._memory)
@@ -116,15 +117,15 @@ class ArenaWriter:
 
 
 class ArenaReader:
-    """The reader's end. It owns the two files from now on, also if it refuses them."""
+    """The reader's end of an arena. It owns the two descriptors from now on, even if it refuses them."""
 
-    def __init__(self, shape: ArenaShape, file: int, bell: int) -> None:
-        self.shape, self._bell = shape, bell
+    def __init__(self, shape: ArenaShape, file: int, released: int) -> None:
+        self.shape, self._released = shape, released
         try:
             self._check(file)
             self.memory = mmap.mmap(file, shape.nbytes)
         except BaseException:
-            os.close(bell)
+            os.close(released)
             raise
         finally:
             os.close(file)
@@ -141,26 +142,26 @@ class ArenaReader:
             raise RemoteProtocolError("it shares memory that it could take away again")
 
     def view(self, slot: int, nbytes: int) -> memoryview:
-        """The payload in a slot that we were just given."""
+        """The payload in a slot that the writer has just sent."""
         if slot >= self.shape.slots or nbytes > self.shape.slot_bytes or self._states[slot] != TAKEN:
             raise RemoteProtocolError(f"a payload of {nbytes} bytes in slot {slot}, where there can be none")
         return self.shape.view(self.memory, slot, nbytes)
 
     def release(self, slot: int) -> None:
-        """It may be written to again."""
+        """Let the writer use the slot again."""
         self._states[slot] = FREE
-        os.eventfd_write(self._bell, 1 << slot)
+        os.eventfd_write(self._released, 1 << slot)
 
     def close(self) -> None:
-        if self._bell >= 0:
-            os.close(self._bell)
-            self._bell = -1
+        if self._released >= 0:
+            os.close(self._released)
+            self._released = -1
             self._states.release()
             _close(self.memory)
 
 
 def descriptors_to_spare() -> int:
-    """How many files this process may still open."""
+    """Number of files that this process may still open."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
@@ -171,5 +172,5 @@ def descriptors_to_spare() -> int:
 
 
 def _close(memory: mmap.mmap) -> None:
-    with suppress(BufferError):  # somebody still looks at a payload: the memory goes when nobody does
+    with suppress(BufferError):  # a view of a payload is still in use: the memory is freed with the last one
         memory.close()

@@ -1,15 +1,15 @@
-"""A lane whose large payloads lie in memory that both ends share. Headers, and all that is small, go by the socket.
+"""Shared-memory lane: large payloads lie in memory that both ends share. Headers and small payloads use the socket.
 
-To the rooms above it is a lane like any other. A payload is copied into a slot of our arena and has left then; the peer
-reads it there. When no slot is free, frames of bulk wait in the queue as they do when the kernel takes no more.
+To the rooms above it is a lane like any other. A payload has left when it is copied into a slot of our arena; the peer
+reads it there. When no slot is free, bulk frames wait in the queue, as they do when the kernel takes no more.
 
 Rules:
-- On an express lane nothing waits for a slot: without one, the payload goes by the socket. A small collective may be
-  over here before its last frames have left. Its caller may then compute for long or leave the ring, and nobody sees
-  to slots meanwhile; what the kernel has got is delivered all the same.
-- A slot is released as soon as `arrived` returns, or before: nothing that waits for somebody else may hold one. Ranks
-  that held slots while they wait for slots would wait for each other round the whole ring.
-- A frame whose payload is in a slot can't be forgotten any more, or the slot would be lost: it leaves.
+- On an express lane nothing waits for a slot: without a free one, the payload goes through the socket. A small
+  collective may be over here before its last frames have left. Its caller may then compute for long or leave the ring,
+  and nobody looks after slots meanwhile; but bytes that the kernel has are delivered all the same.
+- A slot is released at the latest when `arrived` returns: nothing that waits for another rank may hold one. Ranks that
+  held slots while waiting for slots would wait for each other round the whole ring.
+- A frame whose payload is in a slot can no longer be forgotten, or the slot would be lost. It is sent.
 """
 
 from socket import socket as Socket
@@ -23,7 +23,7 @@ from ringwide.transport.shm_arena import ArenaReader, ArenaWriter
 from ringwide.transport.wire import PlainWire
 
 INLINE_BYTES = 4 * 1024
-"""Up to here the socket is as fast."""
+"""Up to this size the socket is as fast."""
 _SPILLED = REFERENCE.pack(SPILLED)
 
 
@@ -43,7 +43,7 @@ class SharedWire(PlainWire):
 
 
 class SharedScratch(Scratch):
-    """Knows where the payload lies that has just come."""
+    """Scratch that knows where in shared memory the payload lies that has just come."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,12 +54,12 @@ class SharedScratch(Scratch):
 
 
 class SharedLane(Lane):
-    """One connection to a rank on this machine."""
+    """One connection to a rank on this machine, with an arena for each direction."""
 
     def __init__(self, wire: SharedWire, *, limit_bytes: int, **plain: Any) -> None:
         self._outgoing, self._incoming = wire.outgoing, wire.incoming
         self._holds_up_to = min(wire.outgoing.shape.slot_bytes, limit_bytes)
-        self._ringing = False  # we wait for a free slot
+        self._awaiting_slot = False  # the event loop watches for a released slot
         self._reserved = (0, 0)  # slot, bytes
         super().__init__(wire, shared=self, limit_bytes=limit_bytes, **plain)
         self.transport = "memory"
@@ -74,7 +74,7 @@ class SharedLane(Lane):
     def send(
         self, header: bytes, payload: memoryview, *, owner: PayloadOwner | None = None, collective: int = 0
     ) -> None:
-        if self._mute or not self.holds(len(payload)):
+        if self._send_closed or not self.holds(len(payload)):
             super().send(header, payload, owner=owner, collective=collective)
             return
         room = self.reserve(len(payload))
@@ -92,7 +92,7 @@ class SharedLane(Lane):
             owner.sent()
 
     def reserve(self, nbytes: int) -> memoryview | None:
-        if self._mute or self._queue or not self.holds(nbytes) or (slot := self._outgoing.take()) is None:
+        if self._send_closed or self._queue or not self.holds(nbytes) or (slot := self._outgoing.take()) is None:
             return None
         self._reserved = (slot, nbytes)
         return self._outgoing.view(slot, nbytes)
@@ -102,11 +102,11 @@ class SharedLane(Lane):
         self.bytes_sent += nbytes - REFERENCE.size
         super().send(header, memoryview(REFERENCE.pack(slot)))
 
-    def _leaving(self, parcel: QueuedFrame) -> list[memoryview | bytes]:
-        header, payload = parcel.views
+    def _leaving(self, frame: QueuedFrame) -> list[memoryview | bytes]:
+        header, payload = frame.views
         if not self.holds(len(payload)):
-            return parcel.views
-        header = bytes(header[:HEADER_BYTES])  # without what may stand there because there was no slot before
+            return frame.views
+        header = bytes(header[:HEADER_BYTES])  # without the SPILLED mark that it may have from before
         slot = self._outgoing.take()
         if slot is None and self._spills:
             return [header + _SPILLED, payload]
@@ -115,26 +115,26 @@ class SharedLane(Lane):
             return []
         self._outgoing.view(slot, len(payload))[:] = payload
         self.bytes_sent += len(payload) - REFERENCE.size
-        parcel.views, parcel.started = [header, REFERENCE.pack(slot)], True
-        return parcel.views
+        frame.views, frame.started = [header, REFERENCE.pack(slot)], True
+        return frame.views
 
     def _await_slot(self, wanted: bool) -> None:
-        if wanted and not self._ringing:
-            self._loop.add_reader(self._outgoing.bell, self._slot_freed)
-        elif self._ringing and not wanted:
-            self._loop.remove_reader(self._outgoing.bell)
-        self._ringing = wanted
+        if wanted and not self._awaiting_slot:
+            self._loop.add_reader(self._outgoing.released, self._slot_released)
+        elif self._awaiting_slot and not wanted:
+            self._loop.remove_reader(self._outgoing.released)
+        self._awaiting_slot = wanted
 
-    def _slot_freed(self) -> None:
+    def _slot_released(self) -> None:
         self._await_slot(False)
         self._writable()
 
     # -- receiving
 
     def arrived(self, header: Header, slot: int) -> bool:
-        """A payload lies in a slot: let it be read there, or copied to where it belongs."""
+        """Take a payload that lies in a slot: it is read there, or copied to its destination."""
         if self.ended:
-            self._hear_end()
+            self._end_received()
         payload = self._incoming.view(slot, header.payload_bytes)
         self.scratch.payload = payload
         place = self._events.landing(self, header)
@@ -152,7 +152,7 @@ class SharedLane(Lane):
         return True
 
     def _release_after(self, slot: int) -> None:
-        if not self.closed:  # by whoever heard of it
+        if not self.closed:  # `arrived` may have closed it
             self._incoming.release(slot)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Tuning a TCP or Unix-domain socket, and reading back what the kernel really granted."""
+"""Socket options for TCP and Unix-domain sockets, and reading back what the kernel has granted."""
 
 import logging
 import os
@@ -17,13 +17,13 @@ _TCP_CLOSE = 7
 _warned: set[int] = set()
 
 Transport = Literal["tcp", "unix", "memory"]
-"""What carries a connection. A Unix-domain socket never leaves the machine, and has no peer but the process itself;
-beside it two ranks may share memory for what is large."""
+"""Carrier of a connection. "unix" never leaves the machine; "memory" is a Unix-domain socket with shared memory for
+large payloads."""
 
 
 @dataclass(frozen=True, slots=True)
 class SocketSettings:
-    """What is asked of every connection."""
+    """Options for every connection."""
 
     buffer_bytes: int
     keepalive_seconds: int
@@ -31,7 +31,7 @@ class SocketSettings:
 
 
 def drop(sock: socket.socket) -> None:
-    """In a forked child: close its copy, whoever else refers to the socket, the event loop for example."""
+    """In a forked child: close its copy of the socket, even if something such as the event loop still refers to it."""
     if sock.fileno() >= 0:
         os.close(sock.detach())
 
@@ -41,7 +41,7 @@ def transport_of(sock: socket.socket) -> Literal["tcp", "unix"]:
 
 
 def tune(sock: socket.socket, settings: SocketSettings, *, always_read: bool) -> None:
-    """No delay, large buffers, and a kernel that notices a dead host by itself.
+    """Set no delay, large buffers, and keepalive, by which the kernel notices a dead host.
 
     Only a lane that a thread reads at all times gets a user timeout: to the kernel, a peer that does not read for a
     while looks dead, but it may only be computing. The heartbeat lane to the same peer notices if the host is gone.
@@ -67,18 +67,18 @@ def _tune_tcp(sock: socket.socket, settings: SocketSettings, always_read: bool) 
 
 
 def acknowledge_quickly(sock: socket.socket) -> None:
-    """TCP only. Linux forgets this after a while, so it is asked again after each large frame."""
+    """TCP only. Linux forgets this option after a while, so it is set again after each large frame."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 def reset_when_closed(sock: socket.socket) -> None:
-    """What has not reached the peer is thrown away, and it cannot take this for an end. TCP only, others just end."""
+    """TCP only. Closing will drop what has not reached the peer and send a reset, which cannot pass for an end."""
     if sock.fileno() >= 0:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
 
 
-def wake_at(sock: socket.socket, nbytes: int) -> None:
-    """TCP only. Readable means from now on: so many bytes are here, or an end, or no room for more."""
+def set_low_water(sock: socket.socket, nbytes: int) -> None:
+    """TCP only. From now on, readable means that so many bytes are here, or the end, or that the buffer is full."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
 
 
@@ -92,7 +92,7 @@ def granted_bytes(sock: socket.socket) -> tuple[int, int]:
 def _warn_if_less(sock: socket.socket, asked: int) -> None:
     granted = min(granted_bytes(sock))
     if granted < asked and asked not in _warned:
-        _warned.add(asked)  # once is enough: every socket of this process gets the same answer
+        _warned.add(asked)  # once: every socket of this process gets the same answer
         logger.warning(
             "buffer_bytes=%d asked, the kernel grants %d; raise net.core.rmem_max and net.core.wmem_max to get more",
             asked,
@@ -101,12 +101,12 @@ def _warn_if_less(sock: socket.socket, asked: int) -> None:
 
 
 def unacknowledged_bytes(sock: socket.socket) -> int:
-    """How much was sent that the peer's kernel has not confirmed. On one machine both have the same kernel."""
+    """Bytes sent that the peer's kernel has not acknowledged. 0 on one machine, where both have the same kernel."""
     try:
         if transport_of(sock) == "unix":
             return 0
         if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE:
-            return 0  # after a reset nobody will confirm anything
+            return 0  # after a reset nothing will be acknowledged
         return int(unpack("i", ioctl(sock.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0])
     except (OSError, ValueError):  # it is closed
         return 0

@@ -1,4 +1,4 @@
-"""TLS 1.3 with both ends proven: contexts from three files, the handshake, and the wire."""
+"""Mutual TLS 1.3: contexts from certificate files, the handshake, and the wire."""
 
 import asyncio
 import os
@@ -14,159 +14,33 @@ from socket import socket as Socket
 from typing import NoReturn, cast
 
 from ringwide.errors import ConfigError, CorruptFrame
-from ringwide.transport.buffers import Outbox
+from ringwide.transport.buffers import CiphertextQueue
 from ringwide.transport.wire import CutOff, Views
 
 _ROOT = 0
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_BUT_READING_GROUP = _OTHERS & ~stat.S_IRGRP
-
-
-def open_without_waiting(path: Path) -> int:
-    """A descriptor to read from. A pipe that nobody feeds would keep an ordinary open waiting."""
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-
-
-def why_not_private(found: os.stat_result, path: Path, *, group_of_root: bool = False) -> str | None:
-    """What is wrong with who can use this file, and the cure. None: it is ours, or root's, alone.
-
-    `group_of_root`: a group may read what root owns, as certificates are often given to services.
-    """
-    if found.st_uid not in (os.geteuid(), _ROOT):
-        return f"belongs to another user ({found.st_uid}), who can read and change it; use a file of your own"
-    allows_group = group_of_root and found.st_uid == _ROOT
-    if found.st_mode & (_OTHERS_BUT_READING_GROUP if allows_group else _OTHERS):
-        return (
-            f"has mode {stat.S_IMODE(found.st_mode):04o}, so that others on this machine can use it; "
-            f"keep it to yourself: chmod 600 {shlex.quote(str(path))}"
-        )
-    return None
-
-
-_BOX_BYTES = 128 * 1024
-
-
-class TlsWire:
-    """One end, after the handshake. Bytes that came together with its last message wait in `incoming`."""
-
-    plain = False
-
-    def __init__(self, sock: Socket, session: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> None:
-        self.socket = sock
-        self._session, self._incoming, self._outgoing = session, incoming, outgoing
-        self._outbox = Outbox(sock)
-        self._box = memoryview(bytearray(_BOX_BYTES))
-        self._failure: Exception | None = None  # what came before it was good, and is received first
-        self.more = True  # perhaps: the session tells only when it is asked for bytes, and has none
-
-    # -- sending
-
-    @property
-    def unsent(self) -> bool:
-        return bool(self._outbox) or self._outgoing.pending > 0
-
-    def send(self, views: Views) -> int:
-        self._collect()
-        try:
-            return self._outbox.send(views, self._enclose)
-        except ssl.SSLError as error:  # the session is over; reading tells why
-            raise ConnectionAbortedError(f"TLS has ended: {words(error)}") from error
-
-    def flush(self) -> None:
-        self._collect()
-        self._outbox.flush()
-
-    def _collect(self) -> None:
-        """What the session has to say of its own accord, such as new keys."""
-        if self._outgoing.pending:
-            self._outbox.put(self._outgoing.read())
-
-    def _enclose(self, plaintext: memoryview | bytes) -> bytes:
-        written = self._session.write(plaintext)
-        assert written == len(plaintext), "memory takes everything"
-        return self._outgoing.read()
-
-    # -- receiving
-
-    def receive(self, room: Sequence[memoryview]) -> int:
-        if self._failure is not None:
-            raise self._failure
-        while True:
-            try:
-                return self._decrypt(room)
-            except ssl.SSLWantReadError:
-                self.more = False
-            count = self.socket.recv_into(self._box)
-            if count == 0:
-                raise CutOff("it closed the connection, and TLS in it was not ended")
-            self._incoming.write(self._box[:count])
-
-    def _decrypt(self, room: Sequence[memoryview]) -> int:
-        """Fill the room as far as the session has bytes; `SSLWantReadError` if it has none at all."""
-        total = 0
-        self.more = True
-        try:
-            for place in room:
-                while place:
-                    count = cast(int, self._session.read(len(place), place))  # given a place, it answers with a count
-                    if count == 0:
-                        return total  # the end; it says so again when it is asked again
-                    place, total = place[count:], total + count
-        except ssl.SSLWantReadError:
-            if total == 0:
-                raise
-            self.more = False
-        except ssl.SSLZeroReturnError:
-            return total
-        except ssl.SSLError as error:
-            self._failure = told(error)
-            if total == 0:
-                raise self._failure from error
-        return total
-
-    # -- the end
-
-    def close(self) -> None:
-        with suppress(OSError):  # as far as it goes: nobody waits for an answer, nor for room in the kernel
-            self._say_that_it_ends()
-        self.socket.close()
-
-    def _say_that_it_ends(self) -> None:
-        with suppress(ssl.SSLWantReadError):
-            self._session.unwrap()
-        self.flush()
-
-
-def told(error: ssl.SSLError) -> Exception:
-    """Whose fault it is: the peer refused us (an alert), or the bytes are not what the peer can have sent."""
-    if "ALERT" in (error.reason or ""):
-        return ConnectionAbortedError(f"the peer ended TLS: {words(error)}")
-    return CorruptFrame(f"TLS does not understand what has come: {words(error)}")
-
-
-def words(error: ssl.SSLError) -> str:
-    """What OpenSSL means, without the place in its source."""
-    message = getattr(error, "verify_message", "")
-    return message or (error.reason or str(error)).replace("_", " ").lower()
-
-
 _HANDSHAKE_READ_BYTES = 16 * 1024
+_RECEIVE_BYTES = 128 * 1024
+
+
+# -- contexts from files
 
 
 @dataclass(frozen=True, slots=True)
 class TlsContexts:
-    """What a rank needs for its connections, in either role."""
+    """TLS contexts of a rank, one for each role."""
 
     dialing: ssl.SSLContext
     listening: ssl.SSLContext
 
 
 def tls_contexts(*, cert: Path, key: Path, ca: Path) -> TlsContexts:
-    """From files in PEM. `ConfigError` names the file that is wrong."""
+    """Contexts from PEM files. `ConfigError` names the file that is wrong."""
     for name, path in (("cert", cert), ("key", key), ("ca", ca)):
         _check_readable(name, path)
     listening = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    listening.num_tickets = 0  # nobody comes back to this session
+    listening.num_tickets = 0  # sessions are never resumed
     dialing = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     dialing.check_hostname = False
     for context in (dialing, listening):
@@ -179,7 +53,7 @@ def tls_contexts(*, cert: Path, key: Path, ca: Path) -> TlsContexts:
 
 def _check_readable(name: str, path: Path) -> None:
     try:
-        descriptor = open_without_waiting(path)
+        descriptor = open_nonblocking(path)
     except OSError as error:
         raise ConfigError(f"tls.{name}: {path} cannot be read: {error.strerror}") from error
     found = os.fstat(descriptor)
@@ -206,23 +80,47 @@ def _load_certificate(context: ssl.SSLContext, cert: Path, key: Path) -> None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise ConfigError(f"tls.key: {key} does not belong to the certificate in tls.cert, {cert}") from error
-        raise ConfigError(_what_is_no_pem(cert, key, error)) from error
+        raise ConfigError(_explain_bad_pem(cert, key, error)) from error
 
 
-def _what_is_no_pem(cert: Path, key: Path, error: ssl.SSLError) -> str:
+def _explain_bad_pem(cert: Path, key: Path, error: ssl.SSLError) -> str:
     if b"-----BEGIN CERTIFICATE-----" not in cert.read_bytes():
         return f"tls.cert: {cert} has no certificate in PEM"
     if b"PRIVATE KEY-----" not in key.read_bytes():
         return f"tls.key: {key} has no private key in PEM"
-    return f"tls.cert, tls.key: {cert} and {key} cannot be used: {words(error)}"
+    return f"tls.cert, tls.key: {cert} and {key} cannot be used: {_reason(error)}"
 
 
-async def secured(
+def open_nonblocking(path: Path) -> int:
+    """A descriptor to read from. An ordinary open would block on a pipe without a writer."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def why_not_private(found: os.stat_result, path: Path, *, group_of_root: bool = False) -> str | None:
+    """Reason why others can use this file, and how to change that. None: only we or root can.
+
+    `group_of_root`: a group may read what root owns, which is how services often get their certificates.
+    """
+    if found.st_uid not in (os.geteuid(), _ROOT):
+        return f"belongs to another user ({found.st_uid}), who can read and change it; use a file of your own"
+    allows_group = group_of_root and found.st_uid == _ROOT
+    if found.st_mode & (_OTHERS_BUT_READING_GROUP if allows_group else _OTHERS):
+        return (
+            f"has mode {stat.S_IMODE(found.st_mode):04o}, so that others on this machine can use it; "
+            f"keep it to yourself: chmod 600 {shlex.quote(str(path))}"
+        )
+    return None
+
+
+# -- the handshake
+
+
+async def tls_handshake(
     sock: Socket, context: ssl.SSLContext, *, server_side: bool, on_cost: Callable[[float], None] = lambda _: None
-) -> TlsWire:
-    """Do the handshake on a non-blocking socket. `OSError` if it fails; the socket is the caller's to close.
+) -> "TlsWire":
+    """Do the handshake on a non-blocking socket. `OSError` if it fails; the caller closes the socket.
 
-    `on_cost` hears of the processor's seconds that it has taken so far, each time that it gets on.
+    `on_cost` is called after each step with the CPU seconds that the handshake has taken so far.
     """
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     session = context.wrap_bio(incoming, outgoing, server_side=server_side)
@@ -235,7 +133,7 @@ async def secured(
         if outgoing.pending:
             await loop.sock_sendall(sock, outgoing.read())  # also if it failed: the peer is told why
         if failure is not None:
-            raise ConnectionAbortedError(f"the TLS handshake failed: {words(failure)}") from failure
+            raise ConnectionAbortedError(f"the TLS handshake failed: {_reason(failure)}") from failure
         if done:
             return TlsWire(sock, session, incoming, outgoing)
         received = await loop.sock_recv(sock, _HANDSHAKE_READ_BYTES)
@@ -245,7 +143,7 @@ async def secured(
 
 
 def _step(session: ssl.SSLObject) -> tuple[ssl.SSLError | None, bool]:
-    """As far as the handshake gets with what has come: why it failed, and whether it is done."""
+    """Take the handshake as far as the received bytes allow. Returns why it failed, and whether it is done."""
     try:
         session.do_handshake()
     except ssl.SSLWantReadError:
@@ -253,3 +151,110 @@ def _step(session: ssl.SSLObject) -> tuple[ssl.SSLError | None, bool]:
     except ssl.SSLError as error:
         return error, False
     return None, True
+
+
+# -- the wire
+
+
+class TlsWire:
+    """One end of a TLS connection after its handshake. `incoming` may hold bytes that came with the last message."""
+
+    plain = False
+
+    def __init__(self, sock: Socket, session: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> None:
+        self.socket = sock
+        self._session, self._incoming, self._outgoing = session, incoming, outgoing
+        self._ciphertext = CiphertextQueue(sock)
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        self._failure: Exception | None = None  # raised only after the good bytes before it were received
+        self.more = True  # perhaps: a session says that it has no bytes only when asked for some
+
+    # -- sending
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._ciphertext) or self._outgoing.pending > 0
+
+    def send(self, views: Views) -> int:
+        self._queue_own_messages()
+        try:
+            return self._ciphertext.send(views, self._encrypt)
+        except ssl.SSLError as error:  # the session is over; reading tells why
+            raise ConnectionAbortedError(f"TLS has ended: {_reason(error)}") from error
+
+    def flush(self) -> None:
+        self._queue_own_messages()
+        self._ciphertext.flush()
+
+    def _queue_own_messages(self) -> None:
+        """Queue what the session sends of its own accord, such as new keys."""
+        if self._outgoing.pending:
+            self._ciphertext.put(self._outgoing.read())
+
+    def _encrypt(self, plaintext: memoryview | bytes) -> bytes:
+        written = self._session.write(plaintext)
+        assert written == len(plaintext), "a MemoryBIO takes everything"
+        return self._outgoing.read()
+
+    # -- receiving
+
+    def receive(self, room: Sequence[memoryview]) -> int:
+        if self._failure is not None:
+            raise self._failure
+        while True:
+            try:
+                return self._decrypt(room)
+            except ssl.SSLWantReadError:
+                self.more = False
+            count = self.socket.recv_into(self._buffer)
+            if count == 0:
+                raise CutOff("it closed the connection, and TLS in it was not ended")
+            self._incoming.write(self._buffer[:count])
+
+    def _decrypt(self, room: Sequence[memoryview]) -> int:
+        """Fill `room` as far as the session has bytes. `SSLWantReadError` if it has none at all."""
+        total = 0
+        self.more = True
+        try:
+            for place in room:
+                while place:
+                    count = cast(int, self._session.read(len(place), place))  # given a buffer, it returns a count
+                    if count == 0:
+                        return total  # the end; it says so again when it is asked again
+                    place, total = place[count:], total + count
+        except ssl.SSLWantReadError:
+            if total == 0:
+                raise
+            self.more = False
+        except ssl.SSLZeroReturnError:
+            return total
+        except ssl.SSLError as error:
+            self._failure = _translated(error)
+            if total == 0:
+                raise self._failure from error
+        return total
+
+    # -- the end
+
+    def close(self) -> None:
+        with suppress(OSError):  # best effort: nobody waits for an answer, nor for room in the kernel
+            self._send_close_notify()
+        self.socket.close()
+
+    def _send_close_notify(self) -> None:
+        with suppress(ssl.SSLWantReadError):
+            self._session.unwrap()
+        self.flush()
+
+
+def _translated(error: ssl.SSLError) -> Exception:
+    """The error by whose fault it is: an alert of the peer, or bytes that the peer cannot have sent."""
+    if "ALERT" in (error.reason or ""):
+        return ConnectionAbortedError(f"the peer ended TLS: {_reason(error)}")
+    return CorruptFrame(f"TLS cannot read what has come: {_reason(error)}")
+
+
+def _reason(error: ssl.SSLError) -> str:
+    """OpenSSL's message without the line of its source."""
+    message = getattr(error, "verify_message", "")
+    return message or (error.reason or str(error)).replace("_", " ").lower()

@@ -1,12 +1,12 @@
-"""A wire: what a lane reads and writes. A bare socket, or one whose bytes are encrypted on the way.
+"""A wire: the byte stream under a lane, either a bare socket or an encrypted one.
 
 Rules:
-- `send` takes bytes as they are on the lane and says how many; `BlockingIOError` if it can take none. What it has taken
-  is free: it has left, or it was copied and waits in the wire (`unsent`) until `flush` can hand it to the kernel.
-- `receive` fills a room with such bytes; 0 is the end, and `BlockingIOError` means that the kernel has nothing now.
-  An end in the middle of something that the wire itself has put around those bytes is `CutOff`.
-  Fewer bytes than there is room mean the same on a plain wire, and nothing on any other.
-- While `more` is true, `receive` may have an answer although the kernel has nothing and will wake nobody.
+- `send` takes bytes of the lane and returns how many it took, or raises `BlockingIOError` if it can take none. The
+  caller may reuse what was taken: it has left, or it was copied and waits in the wire (`unsent`) for `flush`.
+- `receive` fills the given buffers with bytes of the lane. 0 means the end; `BlockingIOError` means that the kernel has
+  nothing now. On a plain wire, buffers that were not filled mean that too; on any other wire they mean nothing.
+- An end inside a record of the wire's own (its encryption, for example) raises `CutOff`.
+- While `more` is true, `receive` may return bytes although the kernel has none and will wake nobody.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Views = Sequence[memoryview | bytes]
 
 
 class CutOff(EOFError):
-    """A stream has ended in the middle of something: a frame, a record, a sign of life."""
+    """The stream ended inside a frame, a record or a heartbeat."""
 
 
 class Wire(Protocol):
@@ -28,16 +28,18 @@ class Wire(Protocol):
 
     @property
     def plain(self) -> bool:
-        """Are the kernel's bytes the lane's bytes?"""
+        """Whether the kernel carries the lane's bytes unchanged."""
 
     @property
-    def unsent(self) -> bool: ...
+    def unsent(self) -> bool:
+        """Whether bytes wait in the wire for `flush`."""
 
     @property
-    def more(self) -> bool: ...
+    def more(self) -> bool:
+        """Whether `receive` may return bytes that the kernel does not know of."""
 
     @property
-    def send(self) -> "Taking": ...
+    def send(self) -> "SendMethod": ...
 
     def receive(self, room: Sequence[memoryview]) -> int: ...
 
@@ -46,14 +48,14 @@ class Wire(Protocol):
     def close(self) -> None: ...
 
 
-class Taking(Protocol):
-    """How a wire takes bytes. A type of its own, so that a plain wire can give the socket's method itself."""
+class SendMethod(Protocol):
+    """Type of `Wire.send`. As a type of its own it lets a plain wire use the socket's method itself."""
 
     def __call__(self, views: Views, /) -> int: ...
 
 
 class PlainWire:
-    """The bare socket, with as little on top as can be."""
+    """The bare socket, with as little on top as possible."""
 
     __slots__ = ("send", "socket")
 
@@ -62,7 +64,7 @@ class PlainWire:
 
     def __init__(self, sock: Socket) -> None:
         self.socket = sock
-        self.send: Taking = sock.sendmsg
+        self.send: SendMethod = sock.sendmsg
 
     def receive(self, room: Sequence[memoryview]) -> int:
         return self.socket.recv_into(room[0]) if len(room) == 1 else self.socket.recvmsg_into(room)[0]

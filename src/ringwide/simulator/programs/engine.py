@@ -180,7 +180,7 @@ class LookingLane(SimulatedLane):
         if self._coming:  # else it has been looked at already
             self._deliver(self._coming.popleft())
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Whether the answer is there at once differs by rank and by seed."""
         if self.closed or not (self._coming or self._inbox) or self._chance() > self._eyes:
             return False
