@@ -92,13 +92,13 @@ def test_the_record() -> None:
 def test_the_sign_of_life() -> None:
     order, *codes = heartbeat._LAYOUT.format + heartbeat._CHECK.format.removeprefix("<")
     rows, offset = [], 0
-    for name, code in zip(["kind", "", *heartbeat.Sign._fields[1:], "check"], codes, strict=True):
+    for name, code in zip(["kind", "", *heartbeat.Heartbeat._fields[1:], "check"], codes, strict=True):
         width = struct.calcsize(order + code)
         if name:
             rows.append([str(offset), str(width), name, TYPES[code]])
         offset += width
     assert [row[:4] for row in table_under("Signs of life")] == rows
-    assert offset == heartbeat.SIGN_BYTES
+    assert offset == heartbeat.HEARTBEAT_BYTES
     assert f"lane {heartbeat.HEARTBEAT_LANE}" in WIRE.read_text()
 
 

@@ -22,7 +22,7 @@ from ringwide.bootstrap.protection import Protection
 from ringwide.bootstrap.untrusted_connection import HungUp, UntrustedConnection
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import FrameKind
-from ringwide.protocol.handshake import words
+from ringwide.protocol.handshake import handshake_frame
 from ringwide.transport.shm_arena import ArenaShape, ArenaWriter
 from ringwide.transport.wire import PlainWire, Wire
 
@@ -213,7 +213,7 @@ async def _welcome(name: bytes, terms: HandshakeTerms) -> UntrustedConnection:
     sock.connect(name)
     sock.setblocking(False)
     channel = UntrustedConnection(PlainWire(sock))
-    await channel.send(words(FrameKind.HELLO, terms.hello(0, channel).body()))
+    await channel.send(handshake_frame(FrameKind.HELLO, terms.hello(0, channel).body()))
     assert (await channel.receive()).kind == FrameKind.WELCOME
     return channel
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tests.faults.proxy import NO_LINGER, Way
 
 from ringwide.protocol.frame import HEADER_BYTES
-from ringwide.protocol.heartbeat import SIGN_BYTES
+from ringwide.protocol.heartbeat import HEARTBEAT_BYTES
 
 _PAYLOAD_BYTES_AT = 32
 _RECORD_EXTRA_BYTES = 4 + 16  # the length before the ciphertext, the tag behind it
@@ -33,7 +33,7 @@ class Units:
     def __call__(self, piece: bytes) -> list[bytes]:
         self._bytes += piece
         units = []
-        while len(self._bytes) >= SIGN_BYTES and 0 < (length := self._length()) <= len(self._bytes):
+        while len(self._bytes) >= HEARTBEAT_BYTES and 0 < (length := self._length()) <= len(self._bytes):
             units.append(bytes(self._bytes[:length]))
             del self._bytes[:length]
             self._count += 1
@@ -42,7 +42,7 @@ class Units:
     def _length(self) -> int:
         """Of the next unit; 0 while it cannot be told."""
         if self._bytes[:2] != b"RW":
-            return SIGN_BYTES
+            return HEARTBEAT_BYTES
         if len(self._bytes) < HEADER_BYTES:
             return 0
         return HEADER_BYTES + int.from_bytes(self._bytes[_PAYLOAD_BYTES_AT : _PAYLOAD_BYTES_AT + 4], "little")

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from tests.fuzz.targets import LIMIT_BYTES, OURS, SECRET, STAGING_BYTES
 
 from ringwide.protocol.frame import HEADER_BYTES, FrameKind, news, pack_data, sealed_frame
-from ringwide.protocol.heartbeat import Sign, SignKind
-from ringwide.protocol.key_proof import Challenge, Transcript, proven
+from ringwide.protocol.heartbeat import Heartbeat, HeartbeatKind
+from ringwide.protocol.key_proof import Challenge, Transcript, proven_frame
 from ringwide.protocol.p2p import Offer, wanted
 
 # Numbers at which something may change: signs, widths, limits, and a few around each.
@@ -69,11 +69,11 @@ def handshake_seeds() -> list[bytes]:
         (FrameKind.CHALLENGE, challenge),
     ]
     plain = [sealed_frame(news(kind, body.decode())) for kind, body in bodies]
-    return [*plain, proven(FrameKind.HELLO, OURS.body(), Transcript(SECRET, ()))]
+    return [*plain, proven_frame(FrameKind.HELLO, OURS.body(), Transcript(SECRET, ()))]
 
 
 def sign_seeds() -> list[bytes]:
-    return [Sign(kind, 1, 250, 41, 10**9).pack() for kind in SignKind]
+    return [Heartbeat(kind, 1, 250, 41, 10**9).pack() for kind in HeartbeatKind]
 
 
 def mutations(seeds: Sequence[bytes], chance: random.Random, count: int) -> Iterator[bytes]:

@@ -19,13 +19,13 @@ from ringwide.protocol.handshake import (
     Hello,
     check_prefix,
     differences,
+    handshake_frame,
     read_difference,
     read_header,
     read_hello,
-    words,
 )
-from ringwide.protocol.heartbeat import SIGN_BYTES, read_sign
-from ringwide.protocol.key_proof import Says, Secret, begin, read_challenge, read_proven
+from ringwide.protocol.heartbeat import HEARTBEAT_BYTES, read_heartbeat
+from ringwide.protocol.key_proof import Secret, Statement, begin, read_challenge, read_proven
 from ringwide.transport.buffers import Scratch
 
 LIMIT_BYTES = 64 * 1024
@@ -184,7 +184,7 @@ def _understand(kind: FrameKind, body: bytes) -> None:
     if kind == FrameKind.CHALLENGE:
         challenge = read_challenge(body)
         transcript = begin(SECRET, run_id="", challenge=body, listener=challenge.rank)
-        transcript.after(Says.CHALLENGE, body).accepts(bytes(32))
+        transcript.after(Statement.CHALLENGE, body).accepts(bytes(32))
     elif kind == FrameKind.REFUSED:
         str(read_difference(body).as_error(rank=0, peer="rank 1", dialed=True))
     else:
@@ -193,7 +193,7 @@ def _understand(kind: FrameKind, body: bytes) -> None:
             raise Broken(f"believed {theirs}")
         difference = differences(dialer=theirs, listener=OURS)
         if difference is not None:
-            words(FrameKind.REFUSED, difference.body())
+            handshake_frame(FrameKind.REFUSED, difference.body())
             str(difference.as_error(rank=0, peer="rank 1", dialed=False))
 
 
@@ -208,11 +208,11 @@ def proof(data: bytes) -> bool:
 
 
 def sign(data: bytes) -> bool:
-    """A sign of life; they come in pieces of one length."""
-    if len(data) < SIGN_BYTES:
+    """A heartbeat; they come in pieces of one length."""
+    if len(data) < HEARTBEAT_BYTES:
         return False
     try:
-        read = read_sign(data, size=4)
+        read = read_heartbeat(data, size=4)
     except RemoteProtocolError:
         return False
     if read.stuck_to >= 4:

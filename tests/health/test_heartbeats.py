@@ -13,7 +13,7 @@ import pytest
 
 from ringwide.errors import CorruptFrame, RemoteProtocolError
 from ringwide.health.heartbeats import Heartbeats, PeerHeartbeat
-from ringwide.protocol.heartbeat import SIGN_BYTES, Sign, SignKind, read_sign
+from ringwide.protocol.heartbeat import HEARTBEAT_BYTES, Heartbeat, HeartbeatKind, read_heartbeat
 from ringwide.transport.link import Link
 from ringwide.transport.wire import PlainWire
 
@@ -84,9 +84,9 @@ class Trio:
             came = self.third.recv(1 << 16, socket.MSG_PEEK)
         except BlockingIOError:
             return 0
-        whole = range(0, len(came) // SIGN_BYTES * SIGN_BYTES, SIGN_BYTES)
-        signs = [read_sign(came[place : place + SIGN_BYTES], size=3) for place in whole]
-        return sum(sign.kind == SignKind.QUESTION for sign in signs)
+        whole = range(0, len(came) // HEARTBEAT_BYTES * HEARTBEAT_BYTES, HEARTBEAT_BYTES)
+        signs = [read_heartbeat(came[place : place + HEARTBEAT_BYTES], size=3) for place in whole]
+        return sum(sign.kind == HeartbeatKind.PING for sign in signs)
 
     async def watch(self, collective: int) -> None:
         self.here.heartbeats.watch(collective)
@@ -103,7 +103,7 @@ class Trio:
         return self.questions() == times and (not self.answers or self.here.heard_at(1) == self.clock.now)
 
     async def third_says(self, called: int) -> None:
-        self.third.send(Sign(SignKind.QUESTION, 0, 0, called, 0).pack())
+        self.third.send(Heartbeat(HeartbeatKind.PING, 0, 0, called, 0).pack())
         await self.here.until(lambda: self.here.heard_at(2) == self.clock.now)
 
 
@@ -252,8 +252,8 @@ async def test_the_end_of_a_heartbeat_lane_is_told() -> None:
         assert isinstance(error, EOFError)
 
 
-@pytest.mark.parametrize("damage", [Sign(9, 0, 0, 1, 0), Sign(SignKind.ANSWER, 3, 0, 1, 0)])
-async def test_strange_signs_end_the_lane(damage: Sign) -> None:
+@pytest.mark.parametrize("damage", [Heartbeat(9, 0, 0, 1, 0), Heartbeat(HeartbeatKind.PONG, 3, 0, 1, 0)])
+async def test_strange_signs_end_the_lane(damage: Heartbeat) -> None:
     async with trio() as three:
         three.third.send(damage.pack())
         await three.here.until(lambda: three.here.lost)
@@ -263,11 +263,11 @@ async def test_strange_signs_end_the_lane(damage: Sign) -> None:
 
 
 def test_a_damaged_sign_is_noticed() -> None:
-    for bit in range(0, 8 * SIGN_BYTES, 5):
-        damaged = bytearray(Sign(SignKind.QUESTION, 0, 0, 1, 0).pack())
+    for bit in range(0, 8 * HEARTBEAT_BYTES, 5):
+        damaged = bytearray(Heartbeat(HeartbeatKind.PING, 0, 0, 1, 0).pack())
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptFrame):
-            read_sign(damaged, size=3)
+            read_heartbeat(damaged, size=3)
 
 
 def test_a_flood_of_signs_is_read_a_little_at_a_time() -> None:
@@ -275,13 +275,13 @@ def test_a_flood_of_signs_is_read_a_little_at_a_time() -> None:
     with here, there:
         here.setblocking(False)
         pulse = PeerHeartbeat(2, PlainWire(here))
-        there.sendall(1000 * Sign(SignKind.QUESTION, 0, 0, 5, 0).pack())
+        there.sendall(1000 * Heartbeat(HeartbeatKind.PING, 0, 0, 5, 0).pack())
         assert 0 < len(pulse.signs(3)) <= 64
 
 
 async def test_a_sign_in_pieces() -> None:
     async with trio() as three:
-        for byte in Sign(SignKind.QUESTION, 0, 0, 5, 0).pack():
+        for byte in Heartbeat(HeartbeatKind.PING, 0, 0, 5, 0).pack():
             three.third.send(bytes([byte]))
         await three.here.until(lambda: three.here.heartbeats.called(2) == 5)
 

@@ -96,7 +96,7 @@ GOOD = pack_data(bucket=0, hop=1, epoch=0, segment=0, collective=1, fingerprint=
         (0, b"GE", "not a ringwide frame"),
         (2, bytes([VERSION + 1]), f"protocol version {VERSION + 1}, this is version {VERSION}"),
         (3, b"\x00", "unknown kind of frame: 0"),
-        (3, bytes([FrameKind.LOST, 7]), "a frame of words has codec number 7"),
+        (3, bytes([FrameKind.LOST, 7]), "a control frame has codec number 7"),
         (32, (101).to_bytes(4, "little"), "claims 101 bytes, at most 100"),
     ],
 )
@@ -192,7 +192,7 @@ def test_a_frame_that_is_not_sealed_is_refused_where_it_must_be() -> None:
 def test_a_check_is_refused_where_none_was_agreed_on(at: int) -> None:
     frame = bytearray(GOOD)
     frame[at] = 1
-    with pytest.raises(RemoteProtocolError, match="has checksums, where none were agreed on"):
+    with pytest.raises(RemoteProtocolError, match="has checksums, but none were agreed on"):
         unpack(frame, limit_bytes=LIMIT)
 
 

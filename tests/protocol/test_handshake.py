@@ -14,10 +14,10 @@ from ringwide.protocol.handshake import (
     Hello,
     check_prefix,
     differences,
+    handshake_frame,
     read_difference,
     read_header,
     read_hello,
-    words,
 )
 
 settings = st.one_of(
@@ -44,7 +44,7 @@ def hellos(draw: st.DrawFn) -> Hello:
 
 @given(hellos(), st.sampled_from([FrameKind.HELLO, FrameKind.WELCOME]))
 def test_a_hello_comes_back_as_it_was(hello: Hello, kind: FrameKind) -> None:
-    frame = words(kind, hello.body())
+    frame = handshake_frame(kind, hello.body())
     header = read_header(frame[:HEADER_BYTES])
     assert (header.kind, header.payload_bytes) == (kind, len(frame) - HEADER_BYTES)
     assert read_hello(frame[HEADER_BYTES:]) == hello
@@ -53,7 +53,7 @@ def test_a_hello_comes_back_as_it_was(hello: Hello, kind: FrameKind) -> None:
 @given(st.text(max_size=50), settings, settings)
 def test_a_difference_comes_back_as_it_was(field: str, dialer: Any, listener: Any) -> None:
     difference = Difference(field, dialer, listener)
-    frame = words(FrameKind.REFUSED, difference.body())
+    frame = handshake_frame(FrameKind.REFUSED, difference.body())
     assert read_header(frame[:HEADER_BYTES]).kind == FrameKind.REFUSED
     assert read_difference(frame[HEADER_BYTES:]) == difference
 
@@ -189,7 +189,7 @@ def test_an_impossible_hello_is_refused(change: dict[str, Any]) -> None:
 
 
 def test_a_peer_of_this_version_passes() -> None:
-    assert check_prefix(words(FrameKind.HELLO, DIALER.body())[:3]) is None
+    assert check_prefix(handshake_frame(FrameKind.HELLO, DIALER.body())[:3]) is None
 
 
 def test_another_version_is_a_difference() -> None:

@@ -15,14 +15,14 @@ from ringwide.protocol import key_proof
 from ringwide.protocol.frame import HEADER_BYTES, FrameKind
 from ringwide.protocol.key_proof import (
     Challenge,
-    Says,
     Secret,
+    Statement,
     Transcript,
     begin,
-    proven,
+    find_prover,
+    proven_frame,
     read_challenge,
     read_proven,
-    who_answered,
 )
 
 KEY = bytes(range(32))
@@ -34,7 +34,7 @@ def transcript(
     key: bytes = KEY, run_id: str = "", challenge: Challenge = CHALLENGE, listener: int = 0, nonce: str = "00" * 32
 ) -> Transcript:
     opened = begin(Secret(key), run_id=run_id, challenge=challenge.body(), listener=listener)
-    return opened.after(Says.CHALLENGE, nonce.encode())
+    return opened.after(Statement.CHALLENGE, nonce.encode())
 
 
 # -- what a proof covers
@@ -48,11 +48,11 @@ OTHERS = {
     "dialer's random bytes": transcript(challenge=Challenge(1, 4, 0, "00" * 32)),
     "listener's rank": transcript(listener=1),
     "listener's random bytes": transcript(nonce="11" * 32),
-    "roles": begin(Secret(KEY), run_id="", challenge=CHALLENGE.body(), listener=0).after(Says.HELLO, b"00" * 32),
-    "more words": transcript().after(Says.HELLO, b"{}"),
-    "other words": transcript().after(Says.HELLO, b"{} "),
-    "a refusal": transcript().after(Says.HELLO, b"{}").after(Says.REFUSED, b"{}"),
-    "a welcome": transcript().after(Says.HELLO, b"{}").after(Says.WELCOME, b"{}"),
+    "roles": begin(Secret(KEY), run_id="", challenge=CHALLENGE.body(), listener=0).after(Statement.HELLO, b"00" * 32),
+    "more words": transcript().after(Statement.HELLO, b"{}"),
+    "other words": transcript().after(Statement.HELLO, b"{} "),
+    "a refusal": transcript().after(Statement.HELLO, b"{}").after(Statement.REFUSED, b"{}"),
+    "a welcome": transcript().after(Statement.HELLO, b"{}").after(Statement.WELCOME, b"{}"),
 }
 
 
@@ -94,8 +94,8 @@ def test_proofs_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
 
 def test_who_answers_at_a_wrong_address_is_found_out() -> None:
     opened = [begin(Secret(KEY), run_id="", challenge=CHALLENGE.body(), listener=rank) for rank in range(4)]
-    assert who_answered(opened, b"00" * 32, transcript(listener=3).proof()) == 3
-    assert who_answered(opened, b"00" * 32, transcript(key=bytes(32)).proof()) is None
+    assert find_prover(opened, b"00" * 32, transcript(listener=3).proof()) == 3
+    assert find_prover(opened, b"00" * 32, transcript(key=bytes(32)).proof()) is None
 
 
 # -- the key stays where it is
@@ -121,7 +121,7 @@ def test_a_key_has_its_full_length(length: int) -> None:
 
 
 def test_what_is_proven_comes_back_with_its_proof() -> None:
-    frame = proven(FrameKind.HELLO, b"{}", transcript())
+    frame = proven_frame(FrameKind.HELLO, b"{}", transcript())
     assert read_proven(frame[HEADER_BYTES:]) == (b"{}", transcript().proof())
     assert read_challenge(CHALLENGE.body()) == CHALLENGE
 

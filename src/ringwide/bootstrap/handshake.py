@@ -25,17 +25,25 @@ from ringwide.bootstrap.untrusted_connection import (
 )
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import FrameKind
-from ringwide.protocol.handshake import Difference, Hello, Setting, differences, read_difference, read_hello, words
+from ringwide.protocol.handshake import (
+    Difference,
+    Hello,
+    Setting,
+    differences,
+    handshake_frame,
+    read_difference,
+    read_hello,
+)
 from ringwide.protocol.key_proof import (
     Challenge,
-    Says,
     Secret,
+    Statement,
     Transcript,
     begin,
-    proven,
+    find_prover,
+    proven_frame,
     read_challenge,
     read_proven,
-    who_answered,
 )
 from ringwide.transport.aead_wire import EncryptedWire
 from ringwide.transport.shm_arena import ArenaReader, ArenaShape, ArenaWriter
@@ -184,16 +192,16 @@ async def _ask_for_proof(
     channel: UntrustedConnection, terms: HandshakeTerms, secret: Secret, peer: int, lane: int, nonce: bytes
 ) -> Transcript:
     challenge = Challenge(terms.rank, terms.size, lane, nonce.hex()).body()
-    await channel.send(words(FrameKind.CHALLENGE, challenge))
+    await channel.send(handshake_frame(FrameKind.CHALLENGE, challenge))
     heard = await channel.receive()
     if heard.kind != FrameKind.CHALLENGE:
         raise Unproven("it does not prove that it has our key: was it started without key_file?")
     answer, proof = read_proven(heard.body)
-    transcript = terms.opened(secret, challenge, peer).after(Says.CHALLENGE, answer)
+    transcript = terms.opened(secret, challenge, peer).after(Statement.CHALLENGE, answer)
     if transcript.accepts(proof):
         return transcript
     # Nothing more is said to it. But is it one of us, at another's address? Then this rank should say so.
-    other = who_answered([terms.opened(secret, challenge, rank) for rank in range(terms.size)], answer, proof)
+    other = find_prover([terms.opened(secret, challenge, rank) for rank in range(terms.size)], answer, proof)
     if other is not None:
         raise Unproven(f"it proves to be rank {other}: is the peers file right, and was each rank started once?")
     raise Unproven("it does not prove that it has our key: was it started with another key_file or run_id?")
@@ -269,10 +277,10 @@ async def _say(
 ) -> Transcript | None:
     """The transcript goes on with what was said."""
     if transcript is None:
-        await channel.send(words(kind, body))
+        await channel.send(handshake_frame(kind, body))
         return None
-    transcript = transcript.after(Says[kind.name], body)
-    await channel.send(proven(kind, body, transcript))
+    transcript = transcript.after(Statement[kind.name], body)
+    await channel.send(proven_frame(kind, body, transcript))
     return transcript
 
 
@@ -285,7 +293,7 @@ def _judged(
     if transcript is None:
         return heard.body, None
     body, proof = read_proven(heard.body)
-    transcript = transcript.after(Says[heard.kind.name], body)
+    transcript = transcript.after(Statement[heard.kind.name], body)
     if not transcript.accepts(proof):
         raise Unproven("it does not prove that it has our key: was it started with another key_file or run_id?")
     return body, transcript

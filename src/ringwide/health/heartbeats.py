@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ringwide.errors import RemoteProtocolError
 from ringwide.health.stragglers import Stragglers
-from ringwide.protocol.heartbeat import SIGN_BYTES, Sign, SignKind, read_sign
+from ringwide.protocol.heartbeat import HEARTBEAT_BYTES, Heartbeat, HeartbeatKind, read_heartbeat
 from ringwide.transport.lane import Lane
 from ringwide.transport.link import Link
 from ringwide.transport.sockets import unacknowledged_bytes
@@ -87,9 +87,9 @@ class PeerHeartbeat:
         self.ended = False
         self.asked = 0  # questions without an answer
         self._inbox = bytearray()
-        self._room = memoryview(bytearray(64 * SIGN_BYTES))
+        self._room = memoryview(bytearray(64 * HEARTBEAT_BYTES))
 
-    def signs(self, size: int) -> list[Sign]:
+    def signs(self, size: int) -> list[Heartbeat]:
         """Some of those that have come, few enough. EOFError, OSError or RemoteProtocolError end the lane."""
         count = self._receive()
         if count == 0 and self._inbox:
@@ -98,9 +98,12 @@ class PeerHeartbeat:
             raise EOFError("it closed the connection")
         if count is not None:
             self._inbox += self._room[:count]
-        whole = len(self._inbox) // SIGN_BYTES * SIGN_BYTES
+        whole = len(self._inbox) // HEARTBEAT_BYTES * HEARTBEAT_BYTES
         taken, self._inbox = self._inbox[:whole], self._inbox[whole:]
-        return [read_sign(taken[place : place + SIGN_BYTES], size=size) for place in range(0, whole, SIGN_BYTES)]
+        return [
+            read_heartbeat(taken[place : place + HEARTBEAT_BYTES], size=size)
+            for place in range(0, whole, HEARTBEAT_BYTES)
+        ]
 
     def _receive(self) -> int | None:
         try:
@@ -108,14 +111,14 @@ class PeerHeartbeat:
         except (BlockingIOError, InterruptedError):
             return None
 
-    def say(self, sign: Sign) -> bool:
+    def say(self, sign: Heartbeat) -> bool:
         """A sign for which there is no room is dropped: the peer does not read, and the next says as much."""
         try:
             if self.wire.unsent:
                 self.wire.flush()
             if self.wire.unsent:
                 return False
-            if self.wire.send([sign.pack()]) < SIGN_BYTES:
+            if self.wire.send([sign.pack()]) < HEARTBEAT_BYTES:
                 raise OSError("the heartbeat lane took only a part of a sign")
         except (BlockingIOError, InterruptedError):
             return False
@@ -256,20 +259,20 @@ class Heartbeats:
         except (EOFError, OSError, RemoteProtocolError) as error:
             self._end(pulse, error)
 
-    def _hear(self, pulse: PeerHeartbeat, sign: Sign) -> None:
+    def _hear(self, pulse: PeerHeartbeat, sign: Heartbeat) -> None:
         pulse.sign_at = self._monotonic()
         self._silence.hear(pulse.peer, pulse.sign_at)
         pulse.called = max(pulse.called, sign.called)
         self.stragglers.hear_stuck(pulse.peer, sign.stuck_to, sign.stuck_milliseconds / 1000)
-        if sign.kind == SignKind.QUESTION:
-            pulse.say(self._sign(SignKind.ANSWER, sign.stamp))
+        if sign.kind == HeartbeatKind.PING:
+            pulse.say(self._sign(HeartbeatKind.PONG, sign.stamp))
         else:
             pulse.asked = max(0, pulse.asked - 1)
             self.stragglers.note_round_trip(pulse.peer, self._monotonic() - sign.stamp / 1e9)
 
-    def _sign(self, kind: SignKind, stamp: int) -> Sign:
+    def _sign(self, kind: HeartbeatKind, stamp: int) -> Heartbeat:
         to, seconds = self.stragglers.most_stuck()
-        return Sign(kind, to, int(seconds * 1000), self._called(), stamp)
+        return Heartbeat(kind, to, int(seconds * 1000), self._called(), stamp)
 
     def _end(self, pulse: PeerHeartbeat, error: Exception) -> None:
         pulse.ended = True
@@ -284,7 +287,7 @@ class Heartbeats:
         self._note_who_is_slow()
         for pulse in self._living():
             try:
-                if pulse.asked < _MOST_QUESTIONS and pulse.say(self._sign(SignKind.QUESTION, self._stamp())):
+                if pulse.asked < _MOST_QUESTIONS and pulse.say(self._sign(HeartbeatKind.PING, self._stamp())):
                     pulse.asked += 1
             except (OSError, RemoteProtocolError) as error:
                 self._end(pulse, error)

@@ -134,7 +134,7 @@ class Sender:
         while shown and next(iter(shown)) <= number:
             _, transfer = shown.popitem(last=False)
             transfer.number = 0
-            p2p.offering[transfer.space].put_off(transfer)
+            p2p.offering[transfer.space].postponed(transfer)
         for space in p2p.offering:
             self._offer_more(p2p, space)
 

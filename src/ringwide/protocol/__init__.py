@@ -1,1 +1,1 @@
-"""THE RULES: what travels, in which pieces, and what an arrival means. No I/O, no clock, no asyncio, no numpy."""
+"""The rules of the wire and of each algorithm, as pure code: no I/O, no clock, no asyncio, no numpy."""

@@ -1,4 +1,7 @@
-"""Direct delivery: whoever has a chunk sends it to everybody at once. One hop, for small all-gathers and broadcasts."""
+"""Direct delivery: the rank that has a chunk sends it to all others at once.
+
+One hop, for small all-gathers and broadcasts.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,7 +12,7 @@ _KEEP: Script = (Keep(),)
 
 
 class DirectMachine:
-    """One rank's side: `senders` says which rank sends each segment."""
+    """One rank's side of a direct delivery. `senders` maps each segment to the rank that sends it."""
 
     overwrites_sent = False
 

@@ -1,15 +1,16 @@
-"""From a byte stream to frames, without I/O.
+"""Frame reader: turns a byte stream into frames, without I/O.
 
 Rules:
 - Any split of the stream gives the same frames.
 - Bytes are received through one small staging buffer, so that a header and a small payload cost one receive. A payload
-  that does not fit there is received straight into the place that `landing` names, together with the next header.
-- A lane that may be paused `lands_all` of its payloads, the small ones too, though it stages several headers at once.
-- `landing` may answer None, "not yet": the reader is then blocked, offers no room, and asks again in `retry`.
-- On a sealed stream a header is checked before anything in it is believed, and a payload before `arrived` hears of it.
-  If the frames are numbered too, each must be the next one.
-- Where two ends share memory, a payload that lies there travels as a reference: the number of its slot. The reference
-  `SPILLED` says that no slot was free, and that the payload follows in the stream after all.
+  that does not fit there is received straight into the memory that `landing` returns, together with the next header.
+- With `lands_all`, small payloads too go through `landing`, although several headers are staged at once. A lane that
+  may be paused needs that.
+- `landing` may return None, "not yet". The reader is then blocked: it offers no room, and asks again in `retry`.
+- On a sealed stream a header is checked before any field is used, and a payload before `arrived` is called. If the
+  frames are numbered too, each must be the next one.
+- Where two ends share memory, a payload that lies there travels as a reference, the number of its slot. The reference
+  `SPILLED` means that no slot was free and that the payload follows in the stream after all.
 """
 
 import struct
@@ -26,23 +27,25 @@ SPILLED = 2**32 - 1
 
 
 class SharedPayloads(Protocol):
-    """Memory in which some payloads lie instead of in the stream."""
+    """Shared memory in which some payloads lie instead of in the stream."""
 
     def holds(self, payload_bytes: int) -> bool:
-        """Does a payload of this size lie there? Both ends know."""
+        """Whether a payload of this size lies there. Both ends must agree."""
         ...
 
     def arrived(self, header: Header, slot: int) -> bool:
-        """One has come. False: there is no place for it yet."""
+        """A payload lies in this slot. False: there is no memory to take it yet."""
         ...
 
 
 class FrameReader:
-    """Offers `room` for the next bytes and reports each complete frame to `arrived`."""
+    """Offers `room` for the next bytes, and calls `arrived` for each complete frame."""
 
     __slots__ = (
         "_arrived",
         "_capacity",
+        "_destination",
+        "_diverted",
         "_filled",
         "_header",
         "_landed",
@@ -50,11 +53,9 @@ class FrameReader:
         "_limit",
         "_next",
         "_numbered",
-        "_place",
         "_sealed",
         "_shared",
         "_staging",
-        "_wanted",
         "_whole_staging",
         "blocked",
     )
@@ -76,39 +77,39 @@ class FrameReader:
         self._next = 0  # the number of the frame whose header comes next
         self._staging = memoryview(bytearray(max(staging_bytes, HEADER_BYTES)))
         self._whole_staging = [self._staging]
-        before = HEADER_BYTES if shared is None else HEADER_BYTES + REFERENCE.size  # what stands before a payload
+        before = HEADER_BYTES if shared is None else HEADER_BYTES + REFERENCE.size  # bytes before a payload
         self._capacity = 0 if lands_all else len(self._staging) - before
         self._filled = 0  # bytes in the staging buffer
         self._header: Header | None = None  # of the frame that is being landed
-        self._place: memoryview | None = None  # where its payload goes
-        self._landed = 0  # bytes of it that are there
-        self._wanted = True  # all of it is in that place, and somebody may use it
+        self._destination: memoryview | None = None  # of its payload
+        self._landed = 0  # bytes of the payload that are there
+        self._diverted = False  # part of the payload went elsewhere, so it can be neither checked nor used
         self.blocked = False
 
     def room(self) -> list[memoryview]:
-        """Where the next bytes go, in this order; nothing while blocked."""
+        """Buffers for the next bytes, in this order. Empty while blocked."""
         if self.blocked:
             return []
-        if self._place is not None:
-            return [self._place[self._landed :], self._staging[:HEADER_BYTES]]
+        if self._destination is not None:
+            return [self._destination[self._landed :], self._staging[:HEADER_BYTES]]
         return [self._staging[self._filled :]] if self._filled else self._whole_staging
 
     @property
     def inside_a_frame(self) -> bool:
-        """A frame has begun and is not complete: this is no place for a stream to end."""
-        return self._place is not None or self._filled > 0
+        """Whether a frame has begun and is not complete, so that the stream must not end here."""
+        return self._destination is not None or self._filled > 0
 
     @property
     def missing(self) -> int:
-        """How many bytes are certain to come before anything can happen: those of the payload that is being landed."""
-        return 0 if self._place is None else len(self._place) - self._landed
+        """Bytes that are certain to come before anything can happen: the rest of the payload that is being landed."""
+        return 0 if self._destination is None else len(self._destination) - self._landed
 
     def received(self, count: int) -> None:
-        """`count` bytes were put into the room."""
-        if self._place is None:
+        """`count` bytes were put into the buffers of `room`."""
+        if self._destination is None:
             self._filled += count
         else:
-            missing = len(self._place) - self._landed
+            missing = len(self._destination) - self._landed
             self._landed += min(count, missing)
             if count < missing:
                 return
@@ -117,28 +118,28 @@ class FrameReader:
         self._read_staged()
 
     def retry(self) -> None:
-        """The reason for which `landing` said "not yet" may be gone: ask again."""
+        """Ask `landing` again, after it has returned None."""
         if self.blocked:
             self.blocked = False
             self._read_staged()
 
     def divert(self, collective: int) -> None:
-        """What is being landed of this collective is not wanted any more: its rest goes where nobody looks."""
-        if self._header is not None and self._place is not None and self._header.collective == collective:
-            self._place = memoryview(bytearray(len(self._place)))
-            self._wanted = False  # nor can it be checked: its beginning is elsewhere
+        """Receive the rest of a payload of this collective into memory that nobody uses."""
+        if self._header is not None and self._destination is not None and self._header.collective == collective:
+            self._destination = memoryview(bytearray(len(self._destination)))
+            self._diverted = True
 
     def _finish_landing(self) -> None:
-        header, place = self._header, self._place
+        header, destination = self._header, self._destination
         assert header is not None
-        assert place is not None
-        self._header = self._place = None
-        if self._sealed and self._wanted:
-            check_payload(header, place)
-        self._arrived(header, place)
+        assert destination is not None
+        self._header = self._destination = None
+        if self._sealed and not self._diverted:
+            check_payload(header, destination)
+        self._arrived(header, destination)
 
     def _read_staged(self) -> None:
-        """Report every frame that lies whole in the staging buffer; then move its rest to the front."""
+        """Report every frame that is whole in the staging buffer, then move the rest to the front."""
         staging, start, end = self._staging, 0, self._filled
         while end - start >= HEADER_BYTES:
             header = unpack(staging, start, limit_bytes=self._limit, sealed=self._sealed, number=self._next)
@@ -159,7 +160,7 @@ class FrameReader:
                 if not self._begin_landing(header, staging[body:end]):
                     break
                 self._next += self._numbered
-                if self._place is not None:
+                if self._destination is not None:
                     self._filled = 0
                     return
                 start = min(end, body + header.payload_bytes)
@@ -178,14 +179,14 @@ class FrameReader:
             self._filled = end - start
 
     def _begin_landing(self, header: Header, staged: memoryview) -> bool:
-        """Move what is already here of a large payload to its place. False: there is no place yet."""
-        place = self._landing(header)
-        if place is None:
+        """Move the staged part of a large payload to its destination. False: there is none yet."""
+        destination = self._landing(header)
+        if destination is None:
             self.blocked = True
             return False
-        here = min(len(staged), len(place))
-        place[:here] = staged[:here]
-        self._header, self._place, self._landed, self._wanted = header, place, here, True
-        if here == len(place):
+        here = min(len(staged), len(destination))
+        destination[:here] = staged[:here]
+        self._header, self._destination, self._landed, self._diverted = header, destination, here, False
+        if here == len(destination):
             self._finish_landing()
         return True

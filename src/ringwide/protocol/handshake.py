@@ -1,8 +1,8 @@
-"""Who are you, and were we started alike? Decided by pure functions; `membership` carries the bytes.
+"""Messages of the handshake, and the comparison of how two ranks were started. `bootstrap` carries the bytes.
 
-The one that dials says HELLO, the one that listens answers WELCOME (with a hello of its own) or REFUSED (with the
-difference). Either side can find a difference, and both get the same `Difference`, with the values the right way round.
-Where ranks share a key, `proof` stands before and beside these words.
+The dialer sends HELLO. The listener answers WELCOME, with a hello of its own, or REFUSED, with the difference. Either
+side can find a difference, and both report the same `Difference`, each with its own value as `ours`. Where ranks share
+a key, the messages of `key_proof` come first, and each message here carries a proof.
 """
 
 import json
@@ -24,15 +24,15 @@ Setting = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a rank says of itself when it meets another. `lane` numbers the connections between the two."""
+    """A rank's description of itself. `lane` numbers the connections between the two ranks."""
 
     rank: int
     size: int
     lane: int
     peers: str  # all addresses in the order of ranks, one a line; or their digest where that is too long
     settings: Mapping[str, Setting]
-    checksum: bool  # does it wish for checksums on this connection?
-    shares: bool  # does it offer memory for what is large on this connection?
+    checksum: bool  # it asks for checksums on this connection
+    shares: bool  # it offers shared memory for large payloads on this connection
 
     def body(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -40,7 +40,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that must be equal and is not."""
+    """A value that must be equal on both ranks and is not."""
 
     field: str
     dialer: Setting
@@ -51,17 +51,19 @@ class Difference:
 
     def as_error(self, *, rank: int, peer: str, dialed: bool) -> Disagreement:
         ours, theirs = (self.dialer, self.listener) if dialed else (self.listener, self.dialer)
-        field = self.field if self.field.isprintable() else ascii(self.field)  # it may be a stranger's, and is shown
+        field = (
+            self.field if self.field.isprintable() else ascii(self.field)
+        )  # it may come from anybody, and is shown to people
         return Disagreement(field=field, ours=ours, theirs=theirs, rank=rank, peer=peer)
 
 
-def words(kind: FrameKind, body: bytes) -> bytes:
-    """A whole frame of a handshake. They are always sealed: what the two agree on is not known yet."""
+def handshake_frame(kind: FrameKind, body: bytes) -> bytes:
+    """A whole frame of a handshake. It is always sealed, as the two have not agreed on anything yet."""
     return sealed_frame(news(kind, body.decode()))
 
 
 def differences(dialer: Hello, listener: Hello) -> Difference | None:
-    """The first thing in which two ranks that meet differ but must not."""
+    """The first difference between two ranks in what must be equal. None: there is none."""
     if dialer.size != listener.size:
         return Difference("size of the ring (lines in the peers file)", dialer.size, listener.size)
     if dialer.peers != listener.peers:
@@ -82,7 +84,7 @@ def _different_line(dialer: list[str], listener: list[str]) -> Difference:
 
 
 def check_prefix(first_bytes: bytes) -> Difference | None:
-    """Magic and version, which stand first in every version of the protocol. Written from the dialer's side."""
+    """Check magic and version, which come first in every version of the protocol. The sender counts as the dialer."""
     if first_bytes[:2] in _TLS_RECORDS:
         raise RemoteProtocolError("it speaks TLS: was it started with tls, and this rank without?")
     if int.from_bytes(first_bytes[:2], "little") != MAGIC:
@@ -101,7 +103,7 @@ def read_header(buffer: bytes) -> Header:
 
 
 def read_hello(payload: bytes) -> Hello:
-    """Turn untrusted bytes into a `Hello`, or say what is wrong with them."""
+    """A `Hello` from untrusted bytes, or an error that says what is wrong with them."""
     fields = read_object(payload, _HELLO)
     settings = fields["settings"]
     if not all(isinstance(value, Setting) for value in settings.values()):
@@ -119,7 +121,7 @@ def read_difference(payload: bytes) -> Difference:
 
 
 def read_object(payload: bytes, shape: Mapping[str, type]) -> dict[str, Any]:
-    """One JSON object with exactly these fields, from bytes that nobody vouches for."""
+    """One JSON object with exactly these fields, from untrusted bytes."""
     if len(payload) > NEWS_LIMIT_BYTES:
         raise RemoteProtocolError(f"a handshake of {len(payload)} bytes")
     try:

@@ -1,7 +1,8 @@
-"""Signs of life: what two ranks tell each other on their heartbeat lane, 28 bytes at a time.
+"""Heartbeats: the messages of 28 bytes that two ranks exchange on their heartbeat lane.
 
-A rank that waits asks; whoever is asked answers at once, with the stamp of the question. Both say which collective they
-have called last, so that the one that all wait for is known by name, and to whom most of their bytes are stuck.
+A rank that waits sends a ping, and the other answers at once with a pong that returns the ping's stamp. Both carry the
+last collective that their sender has called, which shows the rank that all others wait for, and the rank to which most
+of the sender's bytes are stuck.
 """
 
 from enum import IntEnum
@@ -13,21 +14,21 @@ from xxhash import xxh3_64_intdigest
 from ringwide.errors import CorruptFrame, RemoteProtocolError
 
 HEARTBEAT_LANE = 255
-"""Its number among the connections of two ranks: beside the express lane and those for bulk."""
+"""Number of the heartbeat lane among the connections of two ranks."""
 _LAYOUT, _CHECK = Struct("<BxHIQQ"), Struct("<I")
-SIGN_BYTES = _LAYOUT.size + _CHECK.size
+HEARTBEAT_BYTES = _LAYOUT.size + _CHECK.size
 _MOST_MILLISECONDS = 2**32 - 1
 
 
-class SignKind(IntEnum):
-    """What a sign is."""
+class HeartbeatKind(IntEnum):
+    """Kinds of heartbeats."""
 
-    QUESTION = 1
-    ANSWER = 2
+    PING = 1
+    PONG = 2
 
 
-class Sign(NamedTuple):
-    """One sign of life. `stuck_to` is the rank to which the sender's bytes were stuck longest, and for how long."""
+class Heartbeat(NamedTuple):
+    """One heartbeat. `stuck_to` is the rank to which the sender's bytes have been stuck longest."""
 
     kind: int
     stuck_to: int
@@ -40,18 +41,18 @@ class Sign(NamedTuple):
         return fields + _CHECK.pack(_check(fields))
 
 
-def read_sign(data: bytes | bytearray | memoryview, *, size: int) -> Sign:
-    """Turn untrusted bytes into a sign, or say what is wrong with them."""
+def read_heartbeat(data: bytes | bytearray | memoryview, *, size: int) -> Heartbeat:
+    """A heartbeat from untrusted bytes, or an error that says what is wrong with them."""
     if _CHECK.unpack_from(data, _LAYOUT.size)[0] != _check(data[: _LAYOUT.size]):
-        raise CorruptFrame("a sign of life was damaged on its way")
-    sign = Sign._make(_LAYOUT.unpack_from(data))
-    if sign.kind not in (SignKind.QUESTION, SignKind.ANSWER):
-        raise RemoteProtocolError(f"a sign of life of kind {sign.kind}")
-    if sign.stuck_to >= size:
-        raise RemoteProtocolError(f"a sign of life that speaks of rank {sign.stuck_to}, where there are {size}")
-    return sign
+        raise CorruptFrame("a heartbeat was damaged on its way")
+    heartbeat = Heartbeat._make(_LAYOUT.unpack_from(data))
+    if heartbeat.kind not in (HeartbeatKind.PING, HeartbeatKind.PONG):
+        raise RemoteProtocolError(f"a heartbeat of unknown kind {heartbeat.kind}")
+    if heartbeat.stuck_to >= size:
+        raise RemoteProtocolError(f"a heartbeat names rank {heartbeat.stuck_to}, but there are only {size} ranks")
+    return heartbeat
 
 
 def _check(fields: bytes | bytearray | memoryview) -> int:
-    """Of 28 bytes now and then it costs nothing, so it is there on loopback too."""
+    """Checksum, used on loopback too: of 28 bytes now and then it costs nothing."""
     return xxh3_64_intdigest(fields) & 0xFFFFFFFF

@@ -1,8 +1,8 @@
-"""What a machine tells its executor to do with the numbers of one segment. A machine itself never sees a number.
+"""Instructions of a state machine to its executor, which holds the numbers. A machine itself never sees a number.
 
-A machine is told "this segment has arrived at this hop" and answers with a script: instructions to be carried out in
-order. The *value* of a segment is what this rank would send of it now: its own numbers at first, then whatever the
-last `Combine` or `Keep` left. Scripts are the same for every collective with the same plan, so they are made once.
+A machine is told "this segment has arrived at this hop" and returns a script: instructions to be carried out in order.
+The *value* of a segment is what this rank would send of it now: its own numbers at first, then the result of the last
+`Combine` or `Keep`. Scripts are the same for every collective with the same plan, so they are made once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,13 +10,13 @@ from typing import NamedTuple, Protocol
 
 
 class Combine(NamedTuple):
-    """Value := arrival + value, or value + arrival. The order is the same on every rank, so the bits are too."""
+    """Value := arrival + value, or value + arrival. The plan fixes the order, so every rank computes the same bits."""
 
     arrival_first: bool
 
 
 class Relay(NamedTuple):
-    """Send arrival + value on to a peer, and keep neither: a sum on its way round is not ours to store."""
+    """Send arrival + value on to a peer without storing it: a partial sum is of no use here."""
 
     hop: int
     peer: int
@@ -27,7 +27,7 @@ class Keep(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """The value is the total of all ranks: do what is done once to a total, such as dividing it for a mean."""
+    """The value is the total of all ranks: apply what is done once to a total, such as the division of a mean."""
 
 
 class Send(NamedTuple):
@@ -46,28 +46,28 @@ class Machine(Protocol):
 
     @property
     def done(self) -> bool:
-        """Everything has arrived; what is still to be sent has been said."""
+        """Whether everything has arrived. All sends have been handed out then."""
         ...
 
     @property
     def overwrites_sent(self) -> bool:
-        """Values may change after they were handed out: the sender must copy what it cannot send at once."""
+        """Whether values may change after they were handed out, so that what cannot be sent at once must be copied."""
         ...
 
     def begin(self) -> Iterable[tuple[int, Script]]:
-        """What to do first, for each segment that needs something."""
+        """The first script of each segment that has one."""
         ...
 
     def expects(self, peer: int, segment: int, hop: int) -> bool:
-        """May this frame still come? Asked before its payload is read."""
+        """Whether this frame may still come. Asked before its payload is read."""
         ...
 
     def combines(self, hop: int) -> bool:
-        """Will an arrival at this hop be combined (and not simply kept)?"""
+        """Whether an arrival at this hop is combined, and not simply kept."""
         ...
 
     def arrive(self, segment: int, hop: int) -> Script:
-        """The frame is here. An empty script: too early, bring it again when the segment has moved on."""
+        """The script for a frame that is here. Empty: too early, ask again when the segment has moved on."""
         ...
 
     def waiting_for(self) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""Who has the key can prove it, to one other rank and for one connection; nothing else says anything about the key.
+"""Proof that a rank has the shared key, to one other rank and for one connection, without revealing the key.
 
     dialer    CHALLENGE   who I am, and 32 random bytes
     listener  CHALLENGE   32 random bytes, and a proof
@@ -6,11 +6,11 @@
     listener  WELCOME     as without a key, and a proof (or REFUSED, and a proof)
 
 Rules:
-- A proof is an HMAC-SHA256 of everything that was said on this connection so far, of who says it, of both ranks, of the
-  protocol's version and of the run's id. Both sides gave random bytes, so a proof is worth nothing anywhere else: not
-  for another connection, rank, lane or run, not in the other direction, not later.
-- Proofs are compared in constant time. Nothing that was not proven is acted on.
-- The keys of an encrypted connection come from the same words, one for each direction.
+- A proof is an HMAC-SHA256 of all messages on this connection so far, of the sender's role, of both ranks, of the
+  protocol's version and of the run's id. Both sides contribute random bytes, so a proof is worth nothing anywhere else:
+  not for another connection, rank, lane or run, not in the other direction, not later.
+- Proofs are compared in constant time. A message without a valid proof has no effect.
+- The keys of an encrypted connection are derived from the same messages, one for each direction.
 """
 
 import hmac
@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import VERSION, FrameKind
-from ringwide.protocol.handshake import LANES_LIMIT, RANKS_LIMIT, read_object, words
+from ringwide.protocol.handshake import LANES_LIMIT, RANKS_LIMIT, handshake_frame, read_object
 
 KEY_BYTES = NONCE_BYTES = PROOF_BYTES = 32
 _PROOF_TEXT_BYTES = 2 * PROOF_BYTES
@@ -30,7 +30,7 @@ _PURPOSE = b"ringwide handshake"
 
 
 class Secret:
-    """The key that all ranks of a ring share. It signs; it cannot be shown, copied into a file or compared."""
+    """The key that all ranks of a ring share. It signs, but cannot be printed, pickled or compared."""
 
     __slots__ = ("_key",)
 
@@ -53,8 +53,8 @@ class Secret:
         return signature.digest()
 
 
-class Says(Enum):
-    """Who proves what. A proof of one kind is none of another."""
+class Statement(Enum):
+    """Messages that carry a proof. A proof of one kind is not valid for another."""
 
     CHALLENGE = b"the listener asks back"
     HELLO = b"the dialer introduces itself"
@@ -64,7 +64,7 @@ class Says(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What a dialer that has a key says first."""
+    """First message of a dialer that has a key."""
 
     rank: int
     size: int
@@ -77,52 +77,52 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What was said on one connection, as one of its two sides knows it. Equal on both, or no proof is accepted."""
+    """The messages on one connection, as one side knows them. If the two sides differ, no proof is accepted."""
 
     secret: Secret
-    said: tuple[bytes, ...]
+    messages: tuple[bytes, ...]
 
-    def after(self, says: Says, body: bytes) -> "Transcript":
-        return Transcript(self.secret, (*self.said, says.value, body))
+    def after(self, statement: Statement, body: bytes) -> "Transcript":
+        return Transcript(self.secret, (*self.messages, statement.value, body))
 
     def proof(self) -> bytes:
-        return self.secret.sign(b"proof", *self.said)
+        return self.secret.sign(b"proof", *self.messages)
 
     def accepts(self, proof: bytes) -> bool:
         return hmac.compare_digest(self.proof(), proof)
 
     def keys(self) -> tuple[bytes, bytes]:
-        """For what the dialer sends, and for what the listener sends."""
-        return self.secret.sign(b"dialer sends", *self.said), self.secret.sign(b"listener sends", *self.said)
+        """Encryption keys: for what the dialer sends, and for what the listener sends."""
+        return self.secret.sign(b"dialer sends", *self.messages), self.secret.sign(b"listener sends", *self.messages)
 
 
 def begin(secret: Secret, *, run_id: str, challenge: bytes, listener: int) -> Transcript:
-    """`challenge` is the body of the dialer's, which names its rank; `listener` is the rank of the other."""
-    words = (_PURPOSE, bytes([VERSION]), run_id.encode(errors="surrogatepass"), challenge, str(listener).encode())
-    return Transcript(secret, words)
+    """The transcript after the dialer's challenge, whose body names its rank. `listener` is the rank of the other."""
+    messages = (_PURPOSE, bytes([VERSION]), run_id.encode(errors="surrogatepass"), challenge, str(listener).encode())
+    return Transcript(secret, messages)
 
 
-def who_answered(opened: Sequence[Transcript], body: bytes, proof: bytes) -> int | None:
-    """Whose proof it is, of the ranks that could have answered; `opened` has the beginning for each of them."""
+def find_prover(opened: Sequence[Transcript], body: bytes, proof: bytes) -> int | None:
+    """The rank whose proof this is. `opened` has, for each rank, the transcript with that rank as the listener."""
     for rank, transcript in enumerate(opened):
-        if transcript.after(Says.CHALLENGE, body).accepts(proof):
+        if transcript.after(Statement.CHALLENGE, body).accepts(proof):
             return rank
     return None
 
 
-def proven(kind: FrameKind, body: bytes, transcript: Transcript) -> bytes:
-    """A whole frame: words and, at their end, the proof."""
-    return words(kind, body + transcript.proof().hex().encode())
+def proven_frame(kind: FrameKind, body: bytes, transcript: Transcript) -> bytes:
+    """A whole frame of a handshake: the body, and the proof behind it."""
+    return handshake_frame(kind, body + transcript.proof().hex().encode())
 
 
 def read_proven(payload: bytes) -> tuple[bytes, bytes]:
-    """The words and the proof at their end, which is still to be judged."""
+    """The body and the proof behind it, which is still to be checked."""
     body, proof = payload[:-_PROOF_TEXT_BYTES], payload[-_PROOF_TEXT_BYTES:]
     return body, _unhex(proof, PROOF_BYTES)
 
 
 def read_challenge(payload: bytes) -> Challenge:
-    """Turn untrusted bytes into a dialer's challenge, or say what is wrong with them."""
+    """A dialer's challenge from untrusted bytes, or an error that says what is wrong with them."""
     challenge = Challenge(**read_object(payload, {"rank": int, "size": int, "lane": int, "nonce": str}))
     if not 0 <= challenge.rank < challenge.size <= RANKS_LIMIT or not 0 <= challenge.lane <= LANES_LIMIT:
         raise RemoteProtocolError("a challenge with an impossible rank, size or lane")

@@ -1,8 +1,8 @@
-"""The segmented ring: every segment goes on a journey from neighbour to neighbour.
+"""Segmented ring: every segment travels from neighbour to neighbour.
 
 In an all-reduce a segment of chunk `c` starts at rank c + 1 and meets every rank once: each adds its own numbers and
-passes the sum on at once. After size - 1 hops it is at rank `c`, its owner, with the total. It goes on for a second
-lap of size - 1 hops, and each rank keeps it. The other collectives are parts of that journey:
+passes the sum on at once. After size - 1 hops the total is at rank `c`, its owner. It goes on for a second lap of
+size - 1 hops, and each rank keeps it. The other collectives are parts of that journey:
 
                       starts at        adds until hop    ends at hop
     all-reduce        rank c + 1       size - 1          2 (size - 1)
@@ -22,7 +22,7 @@ from ringwide.protocol.instruction import Combine, Finish, Keep, Relay, Script, 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The cut of `count` elements of `itemsize` bytes into chunks and segments."""
+    """Division of `count` elements of `itemsize` bytes into chunks and segments."""
 
     count: int
     itemsize: int
@@ -30,7 +30,7 @@ class Layout:
     segment_bytes: int
     segments_per_chunk: int = field(init=False)
     bounds: tuple[tuple[int, int], ...] = field(init=False, repr=False)
-    """Of each segment: its first element, and the element after its last."""
+    """First element of each segment, and the element after its last."""
 
     def __post_init__(self) -> None:
         largest_chunk = -(-self.count // self.chunks)
@@ -67,7 +67,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """Where the segments of each chunk start, how long they are added to, where they end."""
+    """Path of the segments: the rank where each chunk starts, the last hop that adds, and the last hop."""
 
     size: int
     starts: tuple[int, ...]
@@ -96,7 +96,7 @@ class Journey:
 
 
 class RingSchedule:
-    """What one rank has to do on such a journey, hop by hop. Shared by all collectives with the same plan."""
+    """One rank's part of a journey, hop by hop. Shared by all collectives with the same plan."""
 
     def __init__(self, *, rank: int, layout: Layout, journey: Journey) -> None:
         self.layout, self.size, self.ends, self.adds_until = layout, journey.size, journey.ends, journey.adds_until
@@ -136,7 +136,7 @@ class RingMachine:
 
     def __init__(self, schedule: RingSchedule) -> None:
         self._schedule = schedule
-        self._visits = bytearray(schedule.layout.segments)  # how often each segment has come by
+        self._visits = bytearray(schedule.layout.segments)  # how often each segment has been here
         self._missing = schedule.arrivals
 
     @property

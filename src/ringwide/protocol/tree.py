@@ -1,13 +1,13 @@
-"""The tree: few hops and few messages, for buckets so small that those are all they cost.
+"""Tree: few hops and few messages, for buckets so small that nothing else costs time.
 
-Every rank adds what its children give, in the order of their ranks, to its own numbers, and gives the sum to its
-parent. The root, rank 0, has the total then: it finishes it, and the total goes down again as it is. So one rank alone
-computes the total, and 2 (size - 1) messages carry a collective, the fewest possible.
+Every rank adds the sums of its children, in the order of their ranks, to its own numbers, and sends the result to its
+parent. The root, rank 0, finishes the total and sends it down the tree unchanged. So one rank alone computes the total,
+and a collective takes 2 (size - 1) messages, the fewest possible.
 
 The children of rank r are the `fanout` ranks from r * fanout + 1 on. With a fan-out of size - 1 the tree is a star: two
-hops, and each rank but one is woken up once. Where that would be too much for one rank, it is deeper.
+hops, and every rank but the root is woken once. Where that would be too much for one rank, the tree is deeper.
 
-A child may be ahead of its siblings; its frame then waits for its turn.
+A child may be ahead of its siblings. Its frame then waits for its turn.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,18 +16,18 @@ from typing import NamedTuple
 from ringwide.protocol.instruction import Combine, Finish, Keep, Script, Send
 
 STAR_LIMIT_RANKS = 16
-"""Up to so many ranks, one can hear all others."""
+"""Up to so many ranks, the tree is a star."""
 FANOUT = 8
-"""How many children a rank has where ranks are more."""
+"""Children of a rank in larger rings."""
 
 
 def fanout_of(size: int) -> int:
-    """The shape of the tree depends on nothing but the size of the ring, so no two ranks can see different ones."""
+    """Children per rank. It depends on the size of the ring alone, so all ranks see the same tree."""
     return max(1, size - 1) if size <= STAR_LIMIT_RANKS else FANOUT
 
 
 def depth(size: int) -> int:
-    """How many hops the last rank is away from the root."""
+    """Hops between the last rank and the root."""
     rank, hops = size - 1, 0
     while rank:
         rank, hops = (rank - 1) // fanout_of(size), hops + 1
@@ -35,7 +35,7 @@ def depth(size: int) -> int:
 
 
 class Stop(NamedTuple):
-    """One arrival that a rank needs, and what follows from it."""
+    """One arrival that a rank needs, and the script that follows it."""
 
     hop: int
     peer: int
@@ -43,8 +43,7 @@ class Stop(NamedTuple):
 
 
 class TreeStep(NamedTuple):
-    """A script as it is carried out on the only segment of a small bucket: with the arrival, with the total, and then
-    what leaves, all of it at one hop."""
+    """A script in the form that suits the only segment of a small bucket. Everything it sends arrives at one hop."""
 
     combines: bool
     keeps: bool
@@ -65,9 +64,9 @@ def step_of(script: Script) -> TreeStep:
 
 
 class TreeSchedule:
-    """One rank's way: what leaves at once, then stop after stop. Shared by all collectives with the same plan.
+    """One rank's part: what it sends at once, then its arrivals in order. Shared by all collectives with the same plan.
 
-    Hop r is what rank r gives to its parent; hop `size` is the total on its way down.
+    Hop r is the sum that rank r sends to its parent; hop `size` is the total on its way down.
     """
 
     def __init__(self, *, rank: int, size: int, fanout: int) -> None:
@@ -84,7 +83,7 @@ class TreeSchedule:
         self.stops: Sequence[Stop] = [*sums, *total]
         self.first_step, self.steps = step_of(self.departure), [step_of(stop.script) for stop in self.stops]
         self.next_hop = next((step.hop for step in self.steps if step.peers), None)  # of what leaves after an arrival
-        # Which stop an arrival with this hop, from this peer, is.
+        # The stop of an arrival with this hop from this peer.
         self.positions = {(stop.hop, stop.peer): position for position, stop in enumerate(self.stops)}
 
 
@@ -95,7 +94,7 @@ class TreeMachine:
 
     def __init__(self, schedule: TreeSchedule, *, segments: int) -> None:
         self._schedule = schedule
-        self._position = [0] * segments  # the stop that is next for each segment
+        self._position = [0] * segments  # the next stop of each segment
         self._missing = segments * len(schedule.stops)
 
     @property
