@@ -89,7 +89,7 @@ def test_the_record() -> None:
     assert aead_wire._NONCE_BYTES * 8 == 96
 
 
-def test_the_sign_of_life() -> None:
+def test_the_heartbeat() -> None:
     order, *codes = heartbeat._LAYOUT.format + heartbeat._CHECK.format.removeprefix("<")
     rows, offset = [], 0
     for name, code in zip(["kind", "", *heartbeat.Heartbeat._fields[1:], "check"], codes, strict=True):
@@ -97,7 +97,7 @@ def test_the_sign_of_life() -> None:
         if name:
             rows.append([str(offset), str(width), name, TYPES[code]])
         offset += width
-    assert [row[:4] for row in table_under("Signs of life")] == rows
+    assert [row[:4] for row in table_under("Heartbeats")] == rows
     assert offset == heartbeat.HEARTBEAT_BYTES
     assert f"lane {heartbeat.HEARTBEAT_LANE}" in WIRE.read_text()
 

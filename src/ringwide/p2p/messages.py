@@ -82,7 +82,7 @@ def outgoing(
 
 def flat_of(leaf: Leaf) -> Array:
     carrier = carrier_of(leaf.dtype)
-    flat = leaf.lies_flat(carrier)
+    flat = leaf.flat_view(carrier)
     if flat is None:
         flat = np.empty(nbytes_of(leaf) // carrier.itemsize, carrier)
         leaf.load(flat)

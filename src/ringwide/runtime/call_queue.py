@@ -25,8 +25,8 @@ from ringwide.collectives.prepared import Prepared, reason_of
 from ringwide.errors import RingClosed, TensorInUse, fresh
 from ringwide.runtime.call import Call, Failed, UnderWay
 from ringwide.runtime.callers import MASK, NO_TASK, STRIDE, UNKNOWN, Caller, Callers, Descent, acting_for
-from ringwide.tensors.bucket import NOTHING
-from ringwide.tensors.memory_claims import MemoryClaims, Occupant
+from ringwide.tensors.bucket import EMPTY_BUCKET
+from ringwide.tensors.memory_claims import Claimant, MemoryClaims
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -52,7 +52,7 @@ Prepare = Callable[[bool], Prepared[T]]
 """prepare(gated): what a call brings; `gated` on a named channel."""
 
 
-class OpenMessage(UnderWay[T_co], Occupant, Protocol[T_co]):
+class OpenMessage(UnderWay[T_co], Claimant, Protocol[T_co]):
     """A message to or from another rank."""
 
     on_settled: Callable[[], object]
@@ -267,7 +267,7 @@ class CallQueue:
         entry.number = queue.channel.next
         plan, numbers = prepared.plan, prepared.numbers
         if len(numbers) < len(plan.parts):
-            numbers = [*numbers, *[NOTHING] * (len(plan.parts) - len(numbers))]
+            numbers = [*numbers, *[EMPTY_BUCKET] * (len(plan.parts) - len(numbers))]
         on_end = partial(self._end, entry)
         try:
             collective = self._dispatcher.submit(plan, numbers, on_end, channel=queue.channel, mark=entry)

@@ -1,0 +1,1 @@
+"""The user's tensors as flat buckets and back: leaves, packing, arithmetic, buffers, checks."""

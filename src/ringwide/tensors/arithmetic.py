@@ -1,4 +1,4 @@
-"""Arithmetic by dtype and op: what numbers are carried in, how two are combined, how a total is finished."""
+"""Arithmetic by dtype and op: the carrier dtype, and how numbers are combined and totals finished."""
 
 import sys
 from collections.abc import Callable
@@ -19,7 +19,7 @@ CHARS = {name: np.dtype(name).char for name in DTYPES if name != "bfloat16"}
 
 
 def _add(left: Array, right: Array, out: Array) -> None:
-    """A sum of single numbers in place is a reduction to numpy, which swaps them: of two NaNs, the other would win."""
+    """numpy treats an in-place sum of single numbers as a reduction and swaps the operands: another NaN would win."""
     np.add(left.copy() if out.size == 1 else left, right, out)
 
 
@@ -36,10 +36,10 @@ _UFUNCS: dict[str, Combiner] = {
 }
 BITWISE = ("band", "bor", "bxor")
 FOR_INTEGERS = (*BITWISE, "quotient")
-"""The quotient is the sum divided by how many ranks there are, without the remainder: their mean, towards zero."""
+"""The quotient is the sum divided by the number of ranks, rounded towards zero: the mean of integers."""
 OPERATIONS = tuple(op for op in _UFUNCS if op not in FOR_INTEGERS)
-quietly = np.errstate(all="ignore")
-"""Infinity and NaN are results like others. A warning would end the connection wherever warnings are errors."""
+no_float_warnings = np.errstate(all="ignore")
+"""Infinity and NaN are ordinary results. Where warnings are errors, a warning would end the connection."""
 
 
 def loaded_torch() -> Any:
@@ -48,15 +48,15 @@ def loaded_torch() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How numbers of one dtype are summed: the dtype they are carried in, and the two functions a collective needs."""
+    """Rule for one dtype and op: the dtype in which numbers are carried, and the functions that a collective needs."""
 
     carrier: np.dtype[Any]
     combine: Callable[[Array, Array, Array], object]
     finish: Callable[[Array], object] | None
     weight: float = 0.0
-    """By what a sum of floats is divided, see `Bucket`."""
+    """Divisor of a sum of floats, see `Bucket`."""
     narrow: Callable[[Array], object] | None = None
-    """How a total becomes half precision, see `Bucket`."""
+    """Rounds a total to half precision, see `Bucket`."""
 
 
 def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Arithmetic:
@@ -74,20 +74,20 @@ def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Ari
     narrow = NARROW.get(dtype) if half_precision == "float32" else None
     carrier = np.dtype(dtype if narrow is None else "float32")
     weight = {"sum": 1.0, "mean": float(size)}.get(op, 0.0) if dtype in FLOATS else 0.0
-    combine = quietly(_UFUNCS[op]) if dtype in FLOATS else _UFUNCS[op]
+    combine = no_float_warnings(_UFUNCS[op]) if dtype in FLOATS else _UFUNCS[op]
     return Arithmetic(carrier, combine, _finish(op, size, carrier), weight, narrow)
 
 
 def _finish(op: str, size: int, carrier: np.dtype[Any]) -> Callable[[Array], object] | None:
-    """What becomes of the sum of all ranks."""
+    """The step from the sum of all ranks to the result. None: the sum is the result."""
 
     def divide_towards_zero(total: Array) -> None:
-        wide = total.astype(np.int64)  # 200 ranks are no int8
+        wide = total.astype(np.int64)  # a size of 200 does not fit into int8
         total[...] = (wide - np.fmod(wide, size)) // size
 
     if op == "mean":
         divisor = carrier.type(size)
-        return quietly(lambda total: np.divide(total, divisor, total))
+        return no_float_warnings(lambda total: np.divide(total, divisor, total))
     return divide_towards_zero if op == "quotient" else None
 
 
@@ -109,5 +109,5 @@ def _native_bfloat16(op: str, size: int) -> Arithmetic:
 
 
 def carrier_of(dtype: str) -> np.dtype[Any]:
-    """The dtype in which numbers travel when nobody adds them."""
+    """The dtype in which numbers travel when nothing is added to them."""
     return np.dtype("int16" if dtype == "bfloat16" else dtype)

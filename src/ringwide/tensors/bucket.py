@@ -1,4 +1,4 @@
-"""Bucket: one rank's numbers as a flat array of one dtype, and how they are combined."""
+"""Buckets: one rank's numbers as a flat array of one dtype, and the pool of memory for them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Combiner = Callable[[Array, Array, Array], object]
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Which bucket it is: `name` finds its error, `what` must still be the same."""
+    """Identity of a bucket for error feedback: `name` finds its error, and `what` must be unchanged."""
 
     name: str
     what: str
@@ -22,7 +22,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class BucketShape:
-    """A bucket as the plan sees it: how many elements of which type."""
+    """A bucket as the plan sees it: dtype and number of elements."""
 
     dtype: str
     count: int
@@ -30,10 +30,10 @@ class BucketShape:
 
 
 class Bucket(NamedTuple):
-    """One rank's numbers, and how they are summed.
+    """One rank's numbers, and how they are combined.
 
-    `ours` holds this rank's numbers, and segment by segment their totals in the end. What is replaced is first copied
-    to `saved`, and comes back if the collective fails; None: nobody will want it back.
+    `ours` holds this rank's numbers; segment by segment the totals replace them. Numbers are copied to `saved` before
+    they are replaced, and copied back if the collective fails. None: nobody needs them back.
     """
 
     ours: Array
@@ -41,14 +41,14 @@ class Bucket(NamedTuple):
     combine: Combiner
     finish: Callable[[Array], object] | None = None
     weight: float = 0.0
-    """By what a sum of floats is divided in the end, 1 for a plain sum. 0: not a sum, so nothing of it may be lost."""
+    """Divisor of a sum of floats, 1 for a plain sum. 0: not a sum of floats, so lossy codecs are not allowed."""
     label: Label | None = None
-    """Whose error feedback belongs to it, if it has any."""
+    """Identity for error feedback, if it has any."""
     narrow: Callable[[Array], object] | None = None
-    """Rounds a finished total to half precision, in place: what it leaves are bits to be moved, not numbers."""
+    """Rounds a finished total to half precision, in place. The result is bits to be moved, not numbers to add."""
 
     def complete(self, total: Array) -> None:
-        """All that is done once to a total, by its owner."""
+        """Apply to a total what its owner does once: finish and narrow it."""
         if self.finish is not None:
             self.finish(total)
         if self.narrow is not None:
@@ -59,20 +59,18 @@ def bytes_of(array: Array) -> memoryview:
     return array.data.cast("B") if array.size else memoryview(bytearray())
 
 
-NOTHING = Bucket(np.empty(0, np.uint8), None, np.add)
-"""What a rank brings to a part of a plan that only lets ranks hear of each other."""
+EMPTY_BUCKET = Bucket(np.empty(0, np.uint8), None, np.add)
+"""For a part of a plan that carries no data and only synchronizes ranks."""
 
-
-# Pool of idle buffers, reused so that a call does not pay for fresh pages.
 
 TOO_SMALL_TO_POOL_BYTES = 128 * 1024
-"""Below this the allocator is faster than looking for a free bucket."""
+"""Below this size the allocator is faster than a search in the pool."""
 
 
 class BufferPool:
-    """Buckets that are not in use. Fresh memory costs a page fault every 4 KiB, more than the network on a fast link.
+    """Idle memory for buckets. Fresh memory costs a page fault every 4 KiB, more than the network on a fast link.
 
-    It never holds more than was once in use at the same time.
+    In use and idle together, it never holds more than was once in use at the same time.
     """
 
     def __init__(self) -> None:
@@ -92,7 +90,7 @@ class BufferPool:
             bucket = best[:nbytes].view(dtype)
         else:
             self._shrink(max(self._peak_bytes, in_use_bytes) - in_use_bytes)
-            bucket = np.empty(count, dtype)  # if there is no memory, nothing was taken
+            bucket = np.empty(count, dtype)  # before anything is counted: there may be no memory
             self._peak_bytes = max(self._peak_bytes, in_use_bytes)
         self._in_use_bytes = in_use_bytes
         return bucket
@@ -106,7 +104,7 @@ class BufferPool:
         self._shrink(max(0, self._peak_bytes - self._in_use_bytes))
 
     def drop(self, bucket: Array) -> None:
-        """The bucket will not come back: a connection may still be writing into it."""
+        """Stop counting a bucket that is not given back, because a connection may still write into it."""
         if bucket.nbytes >= TOO_SMALL_TO_POOL_BYTES:
             self._in_use_bytes -= bucket.nbytes
 

@@ -1,6 +1,6 @@
-"""Leaves: one view for torch tensors and numpy arrays, however the caller has nested them.
+"""Leaves: one interface to torch tensors and numpy arrays, however the caller has nested them.
 
-This room knows torch only if the caller has imported it: no torch module, no torch tensor.
+torch is used only if the caller has imported it: without the module there can be no tensor.
 """
 
 import math
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ringwide.compression.codecs.base import Array
-from ringwide.tensors.arithmetic import CHARS, DTYPES, carrier_of, loaded_torch, quietly
+from ringwide.tensors.arithmetic import CHARS, DTYPES, carrier_of, loaded_torch, no_float_warnings
 
 
 class Signature(NamedTuple):
-    """All that ranks must have in common about what they bring."""
+    """Names, dtypes and shapes of the tensors of a call, which must be equal on all ranks."""
 
     names: tuple[str, ...]
     dtypes: tuple[str, ...]
@@ -38,20 +38,24 @@ class Leaf(Protocol):
     def require_writable(self, name: str | int) -> None: ...
 
     def memory(self) -> Array | None:
-        """The caller's memory as an array, whatever its strides. None: it is on another device."""
+        """The caller's memory as an array, with any strides. None: it is on another device."""
         ...
 
-    def is_as_it_was(self) -> bool:
-        """Has it the shape with which the call was made? Else the result has no place."""
+    def shape_is_unchanged(self) -> bool:
+        """Whether it still has the shape with which the call was made. Otherwise the result does not fit."""
         ...
 
-    def lies_flat(self, carrier: np.dtype[Any]) -> Array | None:
-        """The caller's own memory as a flat array of the carrier's dtype, if it is that already."""
+    def flat_view(self, carrier: np.dtype[Any]) -> Array | None:
+        """The caller's own memory as a flat array of the carrier's dtype. None: it needs a copy."""
         ...
 
-    def load(self, flat: Array) -> None: ...
+    def load(self, flat: Array) -> None:
+        """Copy the numbers into `flat`."""
+        ...
 
-    def store(self, flat: Array) -> None: ...
+    def store(self, flat: Array) -> None:
+        """Copy the numbers from `flat` into the caller's memory."""
+        ...
 
     def like(self, flat: Array, shape: tuple[int, ...]) -> Any:
         """A new tensor or array of the caller's kind, with these numbers."""
@@ -66,23 +70,25 @@ class ArrayLeaf:
     def __init__(self, array: Array, name: str | int) -> None:
         self.dtype, self.shape = _dtype_name(array.dtype), array.shape
         if self.dtype not in DTYPES:
-            raise TypeError(f"{_called(name)} has dtype {array.dtype}; ringwide carries {', '.join(DTYPES)}")
+            raise TypeError(f"{_described(name)} has dtype {array.dtype}; ringwide carries {', '.join(DTYPES)}")
         if isinstance(array, np.ma.MaskedArray):
-            raise TypeError(f"{_called(name)} is a masked array, and its mask would be lost; pass .data or .filled(0)")
-        # A view of our own: what becomes of the caller's flags and shape meanwhile does not matter to the result.
+            raise TypeError(
+                f"{_described(name)} is a masked array, and its mask would be lost; pass .data or .filled(0)"
+            )
+        # A view of our own, so that later changes of the caller's flags and shape do not affect the result.
         self._array = array.view(np.ndarray)
 
     def require_writable(self, name: str | int) -> None:
         if not self._array.flags.writeable:
-            raise ValueError(f"{_called(name)} is read-only, and the result is written into it; pass a copy")
+            raise ValueError(f"{_described(name)} is read-only, and the result is written into it; pass a copy")
 
     def memory(self) -> Array:
         return self._array
 
-    def is_as_it_was(self) -> bool:
+    def shape_is_unchanged(self) -> bool:
         return True
 
-    def lies_flat(self, carrier: np.dtype[Any]) -> Array | None:
+    def flat_view(self, carrier: np.dtype[Any]) -> Array | None:
         if self._array.dtype == carrier and self._array.flags.c_contiguous:
             return self._array.reshape(-1)
         return None
@@ -90,24 +96,24 @@ class ArrayLeaf:
     def load(self, flat: Array) -> None:
         flat.reshape(self.shape)[...] = self._array
 
-    @quietly
+    @no_float_warnings
     def store(self, flat: Array) -> None:
         np.copyto(self._array, flat.reshape(self.shape), casting="same_kind")
 
-    @quietly
+    @no_float_warnings
     def like(self, flat: Array, shape: tuple[int, ...]) -> Array:
         return flat.astype(self._array.dtype, copy=False).reshape(shape)
 
 
 class TensorLeaf:
-    """A torch tensor; on another device it is staged through the CPU (untested on CUDA: no such machine yet)."""
+    """A torch tensor. One on another device is staged through the CPU (not tested on CUDA yet)."""
 
     __slots__ = ("_tensor", "dtype", "shape")
 
     def __init__(self, tensor: Any, name: str | int) -> None:
         self.dtype, self.shape = _dtype_name(tensor.dtype), tensor.shape
         if self.dtype not in DTYPES or not is_dense(tensor.layout):
-            what = f"{_called(name)} is a {tensor.layout} tensor of {self.dtype}"
+            what = f"{_described(name)} is a {tensor.layout} tensor of {self.dtype}"
             raise TypeError(f"{what}; ringwide carries dense tensors of {', '.join(DTYPES)}")
         self._tensor = tensor.detach() if tensor.requires_grad else tensor
 
@@ -115,7 +121,7 @@ class TensorLeaf:
         strides = self._tensor.stride()
         if 0 in strides and any(stride == 0 < size - 1 for stride, size in zip(strides, self.shape, strict=True)):
             raise ValueError(
-                f"{_called(name)} is an expanded tensor whose elements share memory; pass a copy (.contiguous())"
+                f"{_described(name)} is an expanded tensor whose elements share memory; pass a copy (.contiguous())"
             )
 
     def memory(self) -> Array | None:
@@ -125,10 +131,10 @@ class TensorLeaf:
         array: Array = (tensor.view(loaded_torch().int16) if self.dtype == "bfloat16" else tensor).numpy()
         return array
 
-    def is_as_it_was(self) -> bool:
+    def shape_is_unchanged(self) -> bool:
         return bool(self._tensor.shape == self.shape)
 
-    def lies_flat(self, carrier: np.dtype[Any]) -> Array | None:
+    def flat_view(self, carrier: np.dtype[Any]) -> Array | None:
         tensor = self._tensor
         if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_neg():
             return None
@@ -144,7 +150,7 @@ class TensorLeaf:
 
     def store(self, flat: Array) -> None:
         numbers = self._as_tensor(flat, self.shape)
-        if self._tensor.is_inference():  # which mode holds is a matter of the thread, and this may be the loop's
+        if self._tensor.is_inference():  # the mode belongs to a thread, and this may be the thread of the loop
             with loaded_torch().inference_mode():
                 self._tensor.copy_(numbers)
         else:
@@ -163,26 +169,26 @@ class TensorLeaf:
 
 @cache
 def is_dense(layout: object) -> bool:
-    """Of torch's layouts, is it the one with a place in memory for each element?"""
+    """Whether this torch layout has memory for every element."""
     return layout is loaded_torch().strided
 
 
 @cache
 def _dtype_name(dtype: object) -> str:
-    """Of torch and numpy alike. Bytes in another machine's order get a name that is none of ours, such as >f4."""
+    """Name of a torch or numpy dtype. Foreign byte orders give names that are not in `DTYPES`, such as >f4."""
     return str(dtype).removeprefix("torch.")
 
 
-def _called(name: str | int) -> str:
+def _described(name: str | int) -> str:
     return "the argument" if name == "" else f"tensor {name!r}"
 
 
 def leaf_of(value: object, name: str | int = "") -> Leaf:
-    """One tensor or array, or a `TypeError` that names what came."""
+    """The leaf of one tensor or array, or a `TypeError` that names what came."""
     leaf = _leaf_or_none(value, name)
     if leaf is None:
         raise TypeError(
-            f"{_called(name)} is a {type(value).__module__}.{type(value).__qualname__}; expected a torch tensor, "
+            f"{_described(name)} is a {type(value).__module__}.{type(value).__qualname__}; expected a torch tensor, "
             "a numpy array, a list or tuple of them, or a mapping from names to them"
         )
     return leaf
@@ -196,7 +202,7 @@ def _leaf_or_none(value: object, name: str | int) -> Leaf | None:
 
 
 def leaves_of(values: object) -> tuple[list[Leaf], Signature]:
-    """The tensors in a fixed order: a mapping is read in the order of its sorted names, whatever its own order."""
+    """The tensors in a fixed order. A mapping is read in the order of its sorted names."""
     leaf = _leaf_or_none(values, "")
     if leaf is not None:
         return [leaf], Signature((), (leaf.dtype,), (leaf.shape,))
@@ -219,13 +225,13 @@ def _sorted_names(values: AnyMapping[Any, object]) -> tuple[str, ...]:
 
 
 def portable(array: Array) -> Any:
-    """A copy for a checkpoint: a tensor where torch is loaded, since `torch.load` trusts tensors and not arrays."""
+    """A copy for a checkpoint: a tensor if torch is loaded, since `torch.load` trusts tensors but not arrays."""
     torch = sys.modules.get("torch")
     return array.copy() if torch is None else torch.from_numpy(array.copy())
 
 
 def array_of(value: object, name: str) -> Array:
-    """A copy of what `portable` made, flat."""
+    """A flat copy of what `portable` returned."""
     leaf = leaf_of(value, name)
     flat = np.empty(math.prod(leaf.shape), carrier_of(leaf.dtype))
     leaf.load(flat)
@@ -233,11 +239,13 @@ def array_of(value: object, name: str) -> Array:
 
 
 def memory_of(leaves: Sequence[Leaf | None]) -> list[Array]:
-    """Of those that lie in this machine's memory."""
+    """Memory of the leaves that lie on the CPU."""
     return [array for leaf in leaves if leaf is not None and (array := leaf.memory()) is not None]
 
 
 def require_unchanged(leaves: Sequence[Leaf | None]) -> None:
-    """Else a result has no place."""
-    if not all(leaf is None or leaf.is_as_it_was() for leaf in leaves):
-        raise RuntimeError("a tensor was given another shape while its call was open; keep it as it is until then")
+    """Refuse a tensor whose shape was changed during the call: its result does not fit any more."""
+    if not all(leaf is None or leaf.shape_is_unchanged() for leaf in leaves):
+        raise RuntimeError(
+            "a tensor was given another shape while its call was open; keep its shape until the call is done"
+        )

@@ -1,9 +1,9 @@
-"""The memory of open calls: from call to commit it has one owner.
+"""Claims of open calls on the caller's memory: from call to commit, it has one owner.
 
-No other call may write there, nor read what is written.
+No other call may write to memory that is claimed, nor read memory that is being written.
 
-Addresses are only looked at when a second call is opened beside others. A program that awaits each call before it
-makes the next one pays nothing for them.
+Addresses are compared only when a call is opened while others are open. A program that awaits each call before it makes
+the next one pays nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,11 +14,9 @@ import numpy as np
 from ringwide.compression.codecs.base import Array
 
 _WORK_LIMIT = 10_000
-"""Whether two strided arrays really share an element can take for ever to find out: then they are said to."""
-
-
+"""Work limit of the comparison of two strided arrays, which can take for ever. Beyond it they count as overlapping."""
 _COMPARED = 128
-"""With so many, those opened last. Only messages can be more, and thousands of them must not be slow."""
+"""A new call is compared with the last so many. Only messages can be more, and thousands must not be slow."""
 
 
 class Span(NamedTuple):
@@ -29,42 +27,42 @@ class Span(NamedTuple):
     array: Array
 
 
-class Occupant(Protocol):
-    """What an open call has of the caller's."""
+class Claimant(Protocol):
+    """An open call, and the memory of the caller that it uses."""
 
     def written(self) -> Sequence[Array]:
-        """The caller's memory that it will write to."""
+        """Memory that it will write to."""
         ...
 
     def read(self) -> Sequence[Array]:
-        """The caller's memory that it reads, or may read, until it is over."""
+        """Memory that it may read until it is over."""
         ...
 
     def copied(self) -> Sequence[Array]:
-        """The caller's memory that it has read already: it must not have been in the middle of something."""
+        """Memory that it has read already. No other call may have been writing to it then."""
         ...
 
 
 class MemoryClaims:
-    """What the open calls of one ring occupy."""
+    """The claims of the open calls of one ring."""
 
     def __init__(self) -> None:
-        self.held: dict[Occupant, tuple[list[Span], list[Span]] | None] = {}
-        """By open call: what it writes and what it reads, if anybody has looked."""
+        self.held: dict[Claimant, tuple[list[Span], list[Span]] | None] = {}
+        """By open call: the spans that it writes and reads. None: not looked at yet."""
 
-    def open(self, occupant: Occupant) -> bool:
-        """Take what this call needs. False: another one has some of it."""
+    def open(self, claimant: Claimant) -> bool:
+        """Claim the memory of this call. False: another call has some of it."""
         if not self.held:
-            self.held[occupant] = None
+            self.held[claimant] = None
             return True
-        spans = _spans(occupant.written()), _spans(occupant.read())
-        if self._in_use(*spans, _spans(occupant.copied())):
+        spans = _spans(claimant.written()), _spans(claimant.read())
+        if self._in_use(*spans, _spans(claimant.copied())):
             return False
-        self.held[occupant] = spans
+        self.held[claimant] = spans
         return True
 
-    def close(self, occupant: Occupant) -> None:
-        self.held.pop(occupant, None)
+    def close(self, claimant: Claimant) -> None:
+        self.held.pop(claimant, None)
 
     def _in_use(self, written: Sequence[Span], read: Sequence[Span], copied: Sequence[Span]) -> bool:
         if not (written or read or copied):
@@ -74,10 +72,10 @@ class MemoryClaims:
         theirs_read = [span for _, other_read in others for span in other_read]
         return overlap(written, theirs_written + theirs_read) or overlap([*read, *copied], theirs_written)
 
-    def _spans_of(self, occupant: Occupant) -> tuple[list[Span], list[Span]]:
-        spans = self.held.get(occupant)
+    def _spans_of(self, claimant: Claimant) -> tuple[list[Span], list[Span]]:
+        spans = self.held.get(claimant)
         if spans is None:
-            spans = self.held[occupant] = _spans(occupant.written()), _spans(occupant.read())
+            spans = self.held[claimant] = _spans(claimant.written()), _spans(claimant.read())
         return spans
 
 
@@ -96,11 +94,11 @@ def _span_of(array: Array) -> Span:
 
 
 def overlap(some: Sequence[Span], others: Sequence[Span]) -> bool:
-    """Is there an element that is in one of each?"""
+    """Whether a span of the first and a span of the second share an element."""
     if not some or not others:
         return False
     marked = sorted([*((span, True) for span in some), *((span, False) for span in others)], key=lambda one: one[0][:2])
-    near: list[tuple[Span, bool]] = []  # those that reach beyond where we are
+    near: list[tuple[Span, bool]] = []  # spans that reach beyond the current start
     for span, mine in marked:
         near = [one for one in near if one[0].stop > span.start]
         if any(other_is_mine != mine and _share(span.array, other.array) for other, other_is_mine in near):
@@ -110,7 +108,7 @@ def overlap(some: Sequence[Span], others: Sequence[Span]) -> bool:
 
 
 def overlap_within(arrays: Iterable[Array]) -> bool:
-    """Do two of these share an element?"""
+    """Whether two of these arrays share an element."""
     near: list[Span] = []
     for span in sorted(_spans(arrays), key=lambda one: one[:2]):
         near = [one for one in near if one.stop > span.start]

@@ -1,8 +1,8 @@
-"""NaN and infinity, found in what this rank brings to a reduction before anybody adds to it: `on_nonfinite`.
+"""Detection of NaN and infinity in this rank's input to a reduction, for the setting `on_nonfinite`.
 
-The look at a bucket of floats is one sum: if that is finite, so is all that went into it. Only if it is not does a
-closer look decide, since finite numbers may have an infinite sum. Sixteen bits that numpy has no fast sum for show it
-in their exponents.
+One sum checks a bucket of floats: if it is finite, so are all numbers in it. If not, a second pass looks at each
+number, since finite numbers may have an infinite sum. For 16-bit floats numpy has no fast sum, so their exponents are
+checked.
 """
 
 import logging
@@ -22,10 +22,10 @@ from ringwide.tensors.packing import DtypeGroup, Piece
 logger = logging.getLogger("ringwide.tensors")
 
 QUIET_SECONDS = 10.0
-"""A model that has gone wrong brings NaN to every call: after a line, this long none."""
+"""Pause between two warnings: a model that has diverged has NaN in every call."""
 _EXPONENTS = {"float16": np.int16(0x7C00), "bfloat16": np.int16(0x7F80)}
 _BLOCK = 64 * 1024
-"""Bucket of 16 bits that are looked at as one piece, so that what is computed of them stays in the cache."""
+"""16-bit numbers checked at once, so that the intermediate results stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class Finding:
 
 
 class Inspector:
-    """Looks at every reduction of one rank, and warns, but not of each when there are many."""
+    """Checks every reduction of one rank. Of many findings in a row, only some become warnings."""
 
     def __init__(self, rank: int, *, time: Callable[[], float]) -> None:
         self._rank, self._time = rank, time
-        self._silent_until, self._unsaid = -math.inf, 0
+        self._silent_until, self._unreported = -math.inf, 0
 
     def find(
         self, groups: Sequence[DtypeGroup], buckets: Sequence[Bucket], signature: Signature, bucket: str
@@ -66,11 +66,11 @@ class Inspector:
     def warn(self, finding: Finding) -> None:
         now = self._time()
         if now < self._silent_until:
-            self._unsaid += 1
+            self._unreported += 1
             return
-        unsaid = f" (so did {self._unsaid} calls since the last such line)" if self._unsaid else ""
-        logger.warning("%s%s", finding, unsaid)
-        self._silent_until, self._unsaid = now + QUIET_SECONDS, 0
+        others = f" (so did {self._unreported} calls since the last such line)" if self._unreported else ""
+        logger.warning("%s%s", finding, others)
+        self._silent_until, self._unreported = now + QUIET_SECONDS, 0
 
 
 def _name(piece: Piece, signature: Signature, bucket: str) -> str:
@@ -86,7 +86,7 @@ def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _first(dtype: str, numbers: Array) -> int | None:
-    """Where the first number is that is not finite."""
+    """Position of the first number that is not finite."""
     if dtype not in FLOATS or not numbers.size:
         return None
     if numbers.dtype.itemsize == 2:
