@@ -432,7 +432,7 @@ async def test_two_calls_of_one_bucket_at_the_same_time_are_both_right(caplog: p
     for seed, results in enumerate(zip(*by_rank, strict=True)):
         assert np.abs(same_on_all(results) - noise(0, seed) - noise(1, seed)).max() < 0.1
     assert len(caplog.messages) == 2  # one of each rank
-    assert "two calls at the same time bring allreduce of float32: float32[11111]" in caplog.messages[0]
+    assert "two open calls have allreduce of float32: float32[11111]" in caplog.messages[0]
 
 
 # -- error feedback
@@ -553,7 +553,7 @@ async def test_a_bucket_that_comes_back_with_other_shapes_starts_anew(caplog: py
     assert len(caplog.messages) == 2  # one of each rank
     assert caplog.messages[0] == (
         "bucket 'layer (float32)' was allreduce of float32: float32[11111] and is now allreduce of float32: "
-        "float32[9000]: what its codec had dropped so far is forgotten"
+        "float32[9000]: the error of its codec so far is dropped"
     )
     assert found.tobytes() == same_on_all(await on_every_rank(2, fresh, **ring_of(BF16))).tobytes()
 
@@ -568,7 +568,7 @@ async def test_a_checkpoint_of_other_shapes_is_dropped_when_the_bucket_comes(cap
         assert np.abs(result - noise(0) - noise(1)).max() < 0.1
 
     await on_every_rank(2, act, **ring_of(BF16))
-    assert sum("is forgotten" in line for line in caplog.messages) == 2
+    assert sum("so far is dropped" in line for line in caplog.messages) == 2
 
 
 @pytest.mark.parametrize(
@@ -665,8 +665,8 @@ class SlowWorld:
         assert codec_policy is not None
         finished = codec_policy.finished
 
-        def as_slow_as_said(plan: Any, codings: Any, seconds: float, ledgers: Any) -> Any:
-            return finished(plan, codings, self.seconds[codings[0].codec_name], ledgers)
+        def as_slow_as_said(plan: Any, jobs: Any, seconds: float, ledgers: Any) -> Any:
+            return finished(plan, jobs, self.seconds[jobs[0].codec_name], ledgers)
 
         monkeypatch.setattr(codec_policy, "finished", as_slow_as_said)
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringwide.compression.autotune import Look, shrinks, spread
+from ringwide.compression.autotune import Sampling, shrinks, spread
 from ringwide.compression.codecs.registry import make
 
 RANDOM = np.random.default_rng(3)
@@ -25,8 +25,8 @@ def test_numbers_are_not_only_looked_at_where_they_begin() -> None:
     half_empty = NOISE.copy()
     half_empty[: NOISE.size // 2] = 0
     assert shrinks(make("lz4"), half_empty)
-    assert not shrinks(make("lz4"), half_empty, Look(8, 4096, 0.3))
-    assert shrinks(make("lz4"), half_empty, Look(1, 4096, 0.3))
+    assert not shrinks(make("lz4"), half_empty, Sampling(8, 4096, 0.3))
+    assert shrinks(make("lz4"), half_empty, Sampling(1, 4096, 0.3))
 
 
 @pytest.mark.parametrize("name", ["lz4", "zlib"])

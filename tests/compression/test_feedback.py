@@ -99,9 +99,7 @@ def test_other_shapes_under_the_same_name_start_from_zero_and_the_log_says_so(
     assert found is not None
     assert (found.last.tolist(), found.last.dtype) == ([0.0] * count, dtype)
     (line,) = caplog.messages
-    assert line == (
-        f"bucket 'gradients' was float32[4] and is now {what}: what its codec had dropped so far is forgotten"
-    )
+    assert line == (f"bucket 'gradients' was float32[4] and is now {what}: the error of its codec so far is dropped")
 
 
 def test_the_same_shapes_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
@@ -120,7 +118,7 @@ def test_two_calls_at_once_only_the_first_has_feedback_and_one_line_tells_how_to
     assert store.borrow(GRADIENTS, 4, FLOAT32) is None
     assert store.borrow(GRADIENTS, 4, FLOAT32) is None
     (line,) = caplog.messages
-    assert "two calls at the same time bring float32[4]" in line
+    assert "two open calls have float32[4]" in line
     assert "allreduce(..., bucket='a name')" in line
     first.next[:] = 2.5
     store.commit(first)

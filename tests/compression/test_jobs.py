@@ -10,7 +10,7 @@ from ringwide.compression.autotune import RAW
 from ringwide.compression.codecs.base import Array, BadPayload
 from ringwide.compression.codecs.registry import decoder, make
 from ringwide.compression.feedback import Feedback, FeedbackStore
-from ringwide.compression.jobs import Carried, CodecJobs, End
+from ringwide.compression.jobs import CodecJobs, End, JobResult
 from ringwide.protocol.frame import Header, pack_data, unpack
 from ringwide.protocol.instruction import Combine, Finish, Keep, Relay, Script, Send
 from ringwide.protocol.ring import Journey, Layout, RingSchedule
@@ -69,7 +69,7 @@ def encoded(codec: str, numbers: Array) -> memoryview:
     return payload
 
 
-def decoded(carried: Carried, like: Array) -> Array:
+def decoded(carried: JobResult, like: Array) -> Array:
     assert carried.payload is not None
     if carried.codec == RAW:
         return np.frombuffer(carried.payload, like.dtype).copy()
@@ -167,7 +167,7 @@ def test_a_job_touches_its_own_segment_only() -> None:
 def test_jobs_of_different_segments_may_run_at_the_same_time() -> None:
     count, cut = 1 << 16, 1 << 11
     codec_jobs = codec_jobs_of(noise(1, count), "int8")
-    results: dict[int, Carried] = {}
+    results: dict[int, JobResult] = {}
 
     def work(start: int) -> None:
         for first in range(start, count, 4 * cut):
@@ -231,17 +231,17 @@ def test_a_look_at_numbers_that_do_not_shrink_spares_the_bucket() -> None:
     halves = [slice(0, COUNT // 2), slice(COUNT // 2, COUNT)]
     for ours, taken in ((chaos, False), (compressible(1), True)):
         codec_jobs = codec_jobs_of(ours, "lz4")
-        codec_jobs.look_at(halves)
+        codec_jobs.sample(halves)
         assert codec_jobs.takes(SEND, 2 * COUNT) is taken
     half_and_half = np.concatenate([chaos[: COUNT // 2], compressible(1, COUNT // 2)])
     codec_jobs = codec_jobs_of(half_and_half, "lz4")
-    codec_jobs.look_at(halves)
+    codec_jobs.sample(halves)
     assert codec_jobs.takes(SEND, 2 * COUNT)
 
 
 def test_a_lossy_codec_needs_no_look() -> None:
     codec_jobs = codec_jobs_of(noise(1), "bf16")
-    codec_jobs.look_at([ALL])
+    codec_jobs.sample([ALL])
     assert codec_jobs.takes(SEND, 4 * COUNT)
 
 
@@ -321,7 +321,7 @@ def test_a_payload_cut_short_or_too_long_is_an_error_of_the_job(name: str, scrip
 
 
 class Ranks:
-    """A ring of arrays: the codings of all ranks, and payloads that are carried from one to the next by hand."""
+    """A ring of arrays: the jobs of all ranks, and payloads that are carried from one to the next by hand."""
 
     def __init__(self, size: int, count: int, codec: str | Sequence[str | None], *, segments: int = 2) -> None:
         self.size, self.count = size, count
@@ -333,15 +333,15 @@ class Ranks:
         self, given: Sequence[Array], journey: Journey, *, weight: float = 1.0, feedback: bool = False
     ) -> list[Array]:
         """What every rank has in the end."""
-        codings = [self._codec_jobs(rank, ours, weight, feedback) for rank, ours in enumerate(given)]
+        jobs = [self._codec_jobs(rank, ours, weight, feedback) for rank, ours in enumerate(given)]
         schedules = [RingSchedule(rank=rank, layout=self.layout, journey=journey) for rank in range(self.size)]
         for rank, schedule in enumerate(schedules):
             for segment, script in schedule.departures:
-                self._travel(codings, schedules, rank, segment, script)
-        for store, codec_jobs in zip(self.stores, codings, strict=True):
+                self._travel(jobs, schedules, rank, segment, script)
+        for store, codec_jobs in zip(self.stores, jobs, strict=True):
             if codec_jobs.feedback is not None:
                 store.commit(codec_jobs.feedback)
-        return [codec_jobs.numbers.ours for codec_jobs in codings]
+        return [codec_jobs.numbers.ours for codec_jobs in jobs]
 
     def _codec_jobs(self, rank: int, ours: Array, weight: float, feedback: bool) -> CodecJobs:
         lent = self.stores[rank].borrow(Label("b", "w"), self.count, np.dtype(np.float32)) if feedback else None
@@ -350,20 +350,20 @@ class Ranks:
         return codec_jobs_of(ours, self.codecs[rank], feedback=lent, weight=weight)
 
     def _travel(
-        self, codings: list[CodecJobs], schedules: list[RingSchedule], rank: int, segment: int, script: Script
+        self, jobs: list[CodecJobs], schedules: list[RingSchedule], rank: int, segment: int, script: Script
     ) -> None:
         place = slice(*self.layout.bounds[segment])
-        carried = codings[rank].carry_out(script, place, memoryview(b""), RAW)
+        carried = jobs[rank].carry_out(script, place, memoryview(b""), RAW)
         hop = 0
         while carried.payload is not None:
             rank, hop = (rank + 1) % self.size, hop + 1
             script = schedules[rank].scripts[hop]
             arrived = memoryview(bytearray(carried.payload))
             if carried.codec == RAW and isinstance(script[0], Keep):
-                codings[rank].numbers.ours[place] = np.frombuffer(arrived, np.float32)
+                jobs[rank].numbers.ours[place] = np.frombuffer(arrived, np.float32)
                 carried = carried._replace(payload=arrived if len(script) > 1 else None)
             else:
-                carried = codings[rank].carry_out(script, place, arrived, carried.codec)
+                carried = jobs[rank].carry_out(script, place, arrived, carried.codec)
 
 
 def everyones(size: int, count: int, seed: int = 0) -> list[Array]:

@@ -54,9 +54,9 @@ def codec_threads() -> list[threading.Thread]:
 @every_staff
 async def test_results_come_back_on_the_event_loop(threads: int) -> None:
     results = Results()
-    with codec_pool(threads) as shop:
+    with codec_pool(threads) as pool:
         for number in range(50):
-            shop.run(lambda number=number: number * number, results.then)
+            pool.run(lambda number=number: number * number, results.then)
         assert sorted(await results.all_of(50)) == [number * number for number in range(50)]
     assert results.threads == {threading.get_ident()}
 
@@ -65,8 +65,8 @@ async def test_results_come_back_on_the_event_loop(threads: int) -> None:
 async def test_nobody_who_hands_a_job_in_waits_for_it(threads: int) -> None:
     order: list[str] = []
     results = Results()
-    with codec_pool(threads) as shop:
-        shop.run(lambda: None, lambda *_: (order.append("job"), results.then(None, None)))
+    with codec_pool(threads) as pool:
+        pool.run(lambda: None, lambda *_: (order.append("job"), results.then(None, None)))
         order.append("handed in")
         await results.all_of(1)
     assert order == ["handed in", "job"]
@@ -75,9 +75,9 @@ async def test_nobody_who_hands_a_job_in_waits_for_it(threads: int) -> None:
 @every_staff
 async def test_an_error_comes_back_and_the_next_job_runs(threads: int) -> None:
     results = Results()
-    with codec_pool(threads) as shop:
-        shop.run(lambda: 1 // 0, results.then)
-        shop.run(lambda: "fine", results.then)
+    with codec_pool(threads) as pool:
+        pool.run(lambda: 1 // 0, results.then)
+        pool.run(lambda: "fine", results.then)
         await results.all_of(2)
     errors = [error for _, error in results.ends if error is not None]
     assert [type(error) for error in errors] == [ZeroDivisionError]
@@ -87,15 +87,15 @@ async def test_an_error_comes_back_and_the_next_job_runs(threads: int) -> None:
 @every_staff
 async def test_a_job_may_hand_in_the_next_one_from_its_result(threads: int) -> None:
     results = Results()
-    with codec_pool(threads) as shop:
+    with codec_pool(threads) as pool:
 
         def again(number: Any, error: Exception | None) -> None:
             results.then(number, error)
             if number < 20:
-                shop.run(lambda: number + 1, again)
+                pool.run(lambda: number + 1, again)
 
-        shop.run(lambda: 0, again)
-        shop.run(lambda: 100, results.then)
+        pool.run(lambda: 0, again)
+        pool.run(lambda: 100, results.then)
         assert sorted(await results.all_of(22)) == [*range(21), 100]
 
 
@@ -103,7 +103,7 @@ async def test_the_event_loop_lives_between_two_jobs() -> None:
     """Without threads: a byte that comes while many jobs wait is read before they are all done."""
     results, loop = Results(), asyncio.get_running_loop()
     one, other = socket.socketpair()
-    with one, other, codec_pool(0) as shop:
+    with one, other, codec_pool(0) as pool:
         one.setblocking(False)
         done_when_read: list[int] = []
 
@@ -113,7 +113,7 @@ async def test_the_event_loop_lives_between_two_jobs() -> None:
 
         loop.add_reader(one, readable)
         for _ in range(100):
-            shop.run(lambda: None, results.then)
+            pool.run(lambda: None, results.then)
         other.send(b"x")
         await results.all_of(100)
         loop.remove_reader(one)
@@ -123,9 +123,9 @@ async def test_the_event_loop_lives_between_two_jobs() -> None:
 
 async def test_the_event_loop_lives_while_all_threads_are_busy() -> None:
     results, release = Results(), threading.Event()
-    with codec_pool(2) as shop:
+    with codec_pool(2) as pool:
         for _ in range(8):
-            shop.run(lambda: release.wait(PATIENCE_SECONDS), results.then)
+            pool.run(lambda: release.wait(PATIENCE_SECONDS), results.then)
         for _ in range(5):
             await asyncio.sleep(0)
         assert results.ends == []
@@ -135,18 +135,18 @@ async def test_the_event_loop_lives_while_all_threads_are_busy() -> None:
 
 async def test_as_many_jobs_run_at_once_as_there_are_threads() -> None:
     results, together = Results(), threading.Barrier(3)
-    with codec_pool(3) as shop:
+    with codec_pool(3) as pool:
         for _ in range(3):
-            shop.run(lambda: together.wait(PATIENCE_SECONDS), results.then)
+            pool.run(lambda: together.wait(PATIENCE_SECONDS), results.then)
         assert sorted(await results.all_of(3)) == [0, 1, 2]
 
 
 async def test_it_can_be_staffed_later() -> None:
     results, here = Results(), threading.get_ident()
-    with codec_pool(0) as shop:
-        shop.run(threading.get_ident, results.then)
-        shop.staff(1)
-        shop.run(threading.get_ident, results.then)
+    with codec_pool(0) as pool:
+        pool.run(threading.get_ident, results.then)
+        pool.start_threads(1)
+        pool.run(threading.get_ident, results.then)
         assert set(await results.all_of(2)) - {here} != set()
         assert here in await results.all_of(2)  # what was handed in before is still done
 
@@ -154,14 +154,14 @@ async def test_it_can_be_staffed_later() -> None:
 @every_staff
 async def test_after_it_is_closed_nothing_comes_back(threads: int, caplog: pytest.LogCaptureFixture) -> None:
     results, begun, release = Results(), threading.Barrier(threads + 1), threading.Event()
-    with codec_pool(threads) as shop:
+    with codec_pool(threads) as pool:
         if threads:
             for _ in range(threads):
-                shop.run(lambda: (begun.wait(PATIENCE_SECONDS), release.wait(PATIENCE_SECONDS)), results.then)
+                pool.run(lambda: (begun.wait(PATIENCE_SECONDS), release.wait(PATIENCE_SECONDS)), results.then)
             begun.wait(PATIENCE_SECONDS)
         for _ in range(10):
-            shop.run(lambda: None, results.then)
-        shop.close()
+            pool.run(lambda: None, results.then)
+        pool.close()
         release.set()
         for thread in codec_threads():
             thread.join(PATIENCE_SECONDS)
@@ -173,9 +173,9 @@ async def test_after_it_is_closed_nothing_comes_back(threads: int, caplog: pytes
 
 async def test_closing_does_not_wait_for_a_job() -> None:
     release, ended = threading.Event(), threading.Event()
-    with codec_pool(1) as shop:
-        shop.run(lambda: (release.wait(PATIENCE_SECONDS), ended.set()), Results().then)
-        shop.close()
+    with codec_pool(1) as pool:
+        pool.run(lambda: (release.wait(PATIENCE_SECONDS), ended.set()), Results().then)
+        pool.close()
         assert not ended.is_set()
         release.set()
 
@@ -186,9 +186,9 @@ def test_a_loop_that_is_closed_meanwhile_is_no_accident(
     release = threading.Event()
 
     async def leave_a_job_behind() -> list[threading.Thread]:
-        shop = CodecPool(1)
-        shop.run(lambda: release.wait(PATIENCE_SECONDS), Results().then)
-        shop.close()
+        pool = CodecPool(1)
+        pool.run(lambda: release.wait(PATIENCE_SECONDS), Results().then)
+        pool.close()
         return codec_threads()
 
     threads = asyncio.run(leave_a_job_behind())

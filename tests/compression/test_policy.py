@@ -201,17 +201,17 @@ class Ring:
     def call(self, numbers: Bucket, plan: Plan | None = None) -> str:
         """The codec of one call."""
         plan = plan or plan_of()
-        codings = [codec_jobs_for(codec_policy, numbers, plan) for codec_policy in (self.first, self.second)]
+        jobs = [codec_jobs_for(codec_policy, numbers, plan) for codec_policy in (self.first, self.second)]
         ledgers = {1: Ledger()}
         for index, decision in self.first.finished(
-            plan.fingerprint, codings[:1], self.seconds[codings[0].codec_name], ledgers
+            plan.fingerprint, jobs[:1], self.seconds[jobs[0].codec_name], ledgers
         ):
             self.told.append(decision)
             state = "settled" if decision.settled else "trial"
-            self.second.hear_choice(0, plan.fingerprint, f"{index} {decision.codec} {state} {decision.reason}")
-        assert list(self.second.finished(plan.fingerprint, codings[1:], 1.0, ledgers)) == []
-        assert codings[0].codec_name == codings[1].codec_name
-        return codings[0].codec_name
+            self.second.on_choice(0, plan.fingerprint, f"{index} {decision.codec} {state} {decision.reason}")
+        assert list(self.second.finished(plan.fingerprint, jobs[1:], 1.0, ledgers)) == []
+        assert jobs[0].codec_name == jobs[1].codec_name
+        return jobs[0].codec_name
 
     def settle(self, numbers: Bucket, plan: Plan | None = None) -> str:
         before = len(self.told)
@@ -317,7 +317,7 @@ HEARD = "0 bf16 settled it is fast"
 
 def test_a_choice_that_is_heard_before_the_call_holds_for_it() -> None:
     codec_policy, plan = codec_policy_of(rank=1, auto=True), plan_of()
-    codec_policy.hear_choice(0, plan.fingerprint, HEARD)
+    codec_policy.on_choice(0, plan.fingerprint, HEARD)
     assert codec_jobs_for(codec_policy, numbers_of(), plan).codec_name == "bf16"
     (choice,) = codec_policy.choices()
     assert (choice.codec, choice.reason) == ("bf16", "it is fast")
@@ -326,7 +326,7 @@ def test_a_choice_that_is_heard_before_the_call_holds_for_it() -> None:
 @pytest.mark.parametrize("numbers", [numbers_of("int32", "sum"), numbers_of("float32", "max")])
 def test_a_lossy_choice_for_what_may_not_be_lost_changes_nothing(numbers: Bucket) -> None:
     codec_policy, plan = codec_policy_of(rank=1, auto=True), plan_of()
-    codec_policy.hear_choice(0, plan.fingerprint, HEARD)
+    codec_policy.on_choice(0, plan.fingerprint, HEARD)
     assert codec_jobs_for(codec_policy, numbers, plan).codec_name == "none"
 
 
@@ -348,14 +348,14 @@ def test_a_lossy_choice_for_what_may_not_be_lost_changes_nothing(numbers: Bucket
 def test_a_choice_that_may_not_be_made_is_refused_by_name(peer: int, text: str, settings: dict[str, Any]) -> None:
     codec_policy = codec_policy_of(rank=1, auto=True, **settings)
     with pytest.raises(RemoteProtocolError, match=f"rank {peer} chose a codec that it may not choose"):
-        codec_policy.hear_choice(peer, 5, text)
+        codec_policy.on_choice(peer, 5, text)
     assert codec_policy.choices() == ()
 
 
 def test_a_rank_with_a_codec_of_its_own_and_the_one_that_decides_hear_no_choices() -> None:
     for codec_policy in (codec_policy_of("bf16", rank=1), codec_policy_of(auto=True, rank=0)):
         with pytest.raises(RemoteProtocolError):
-            codec_policy.hear_choice(0, 5, HEARD)
+            codec_policy.on_choice(0, 5, HEARD)
 
 
 def remembered(codec_policy: CodecPolicy) -> int:
@@ -366,7 +366,7 @@ def test_what_is_remembered_of_choices_is_bounded(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(codec_policy_module, "CHOICES_REMEMBERED", 20)
     codec_policy = codec_policy_of(rank=1, auto=True)
     for fingerprint in range(100):
-        codec_policy.hear_choice(0, fingerprint, HEARD)
+        codec_policy.on_choice(0, fingerprint, HEARD)
     assert len(codec_policy.choices()) == 20
     assert remembered(codec_policy) == 20
 
@@ -384,7 +384,7 @@ def test_hearing_again_of_what_is_remembered_forgets_nothing(monkeypatch: pytest
     monkeypatch.setattr(codec_policy_module, "CHOICES_REMEMBERED", 3)
     codec_policy = codec_policy_of(rank=1, auto=True)
     for fingerprint in (1, 2, 3, 3, 3, 3):
-        codec_policy.hear_choice(0, fingerprint, HEARD)
+        codec_policy.on_choice(0, fingerprint, HEARD)
     assert len(codec_policy.choices()) == 3
 
 
@@ -396,7 +396,7 @@ def test_the_threshold_follows_what_the_ledgers_say() -> None:
     ledger = Ledger(encode_seconds=0.001, decode_seconds=0.001)
     ledger.note_sent(make("bf16").number, 10_000_000, 5_000_000)
     ledger.note_sent(0, 1_000_000, 1_000_000)
-    codings: Sequence[CodecJobs | None] = [codec_jobs_for(codec_policy, numbers_of(), plan)]
-    assert list(codec_policy.finished(plan.fingerprint, codings, 0.06, {1: ledger})) == []
+    jobs: Sequence[CodecJobs | None] = [codec_jobs_for(codec_policy, numbers_of(), plan)]
+    assert list(codec_policy.finished(plan.fingerprint, jobs, 0.06, {1: ledger})) == []
     rate = 6_000_000 / 0.06
     assert codec_policy.threshold.nbytes == pytest.approx(100e-6 / (0.5 / rate - 0.002 / 10_000_000), rel=0.001)

@@ -13,7 +13,7 @@ from ringwide.collectives.operation import NOTHING, RELAYED_LIMIT_BYTES, BucketT
 from ringwide.collectives.plan import Plan
 from ringwide.compression.autotune import RAW
 from ringwide.compression.codecs.base import BadPayload
-from ringwide.compression.jobs import Carried, CodecJobs, CodecPoolLike, Job, Settle, Then, do_now
+from ringwide.compression.jobs import CodecJobs, CodecPoolLike, Job, JobResult, Settle, Then, do_now
 from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header
@@ -41,7 +41,7 @@ class CompressedOperation(Operation):
         self._over = False
 
     def begin(self) -> None:
-        self.codec_jobs.look_at([slice(*self._bounds[segment]) for segment, _ in self._machine.begin()])
+        self.codec_jobs.sample([slice(*self._bounds[segment]) for segment, _ in self._machine.begin()])
         super().begin()
 
     def check(self, peer: int, header: Header) -> None:
@@ -89,7 +89,7 @@ class CompressedOperation(Operation):
         number = self._handed_in
         self._jobs[number] = self._codec_pool.run(job, partial(self._report, number, then))
 
-    def _report(self, number: int, then: Then, carried: Carried | None, error: Exception | None) -> None:
+    def _report(self, number: int, then: Then, carried: JobResult | None, error: Exception | None) -> None:
         self._jobs.pop(number, None)
         then(carried, error)
 
@@ -101,7 +101,7 @@ class CompressedOperation(Operation):
             job = partial(self._job, script, segment, NOTHING, RAW)
             self._run(job, partial(self._job_done, script, segment, None))
 
-    def _job(self, script: Script, segment: int, payload: memoryview, codec: int) -> Carried | None:
+    def _job(self, script: Script, segment: int, payload: memoryview, codec: int) -> JobResult | None:
         if self._over:
             return None
         if isinstance(script[0], (Combine, Keep)):
@@ -109,7 +109,7 @@ class CompressedOperation(Operation):
         return self.codec_jobs.carry_out(script, slice(*self._bounds[segment]), payload, codec)
 
     def _job_done(
-        self, script: Script, segment: int, loan: "Loan | None", carried: Carried | None, error: Exception | None
+        self, script: Script, segment: int, loan: "Loan | None", carried: JobResult | None, error: Exception | None
     ) -> None:
         if loan is None:
             self._departing -= 1
@@ -129,13 +129,13 @@ class CompressedOperation(Operation):
         except Exception as problem:  # an event loop would only print it, and the caller wait on
             self._fail(segment, loan, problem)
 
-    def _note_seconds(self, script: Script, loan: "Loan | None", carried: Carried) -> None:
+    def _note_seconds(self, script: Script, loan: "Loan | None", carried: JobResult) -> None:
         if loan is not None:
             self._ledgers[loan.peer].decode_seconds += carried.decode_seconds
         if isinstance(script[-1], (Send, Relay)):
             self._ledgers[script[-1].peer].encode_seconds += carried.encode_seconds
 
-    def _go_on(self, script: Script, segment: int, loan: "Loan | None", carried: Carried) -> None:
+    def _go_on(self, script: Script, segment: int, loan: "Loan | None", carried: JobResult) -> None:
         """Send what the job has made. What came encoded and is kept goes on verbatim, from where it has landed."""
         onward, payload = script[-1], carried.payload
         owner: SendOwner = self

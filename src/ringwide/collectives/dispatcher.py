@@ -408,7 +408,7 @@ class Dispatcher:
     def _hear_choice(self, peer: int, header: Header, payload: memoryview) -> None:
         if self._codec_policy is None:
             raise RemoteProtocolError(f"rank {peer} chose a codec for a ring that has none")
-        self._codec_policy.hear_choice(peer, header.fingerprint, words_in(payload))
+        self._codec_policy.on_choice(peer, header.fingerprint, words_in(payload))
 
     def _operation_of(self, peer: int, collective: Collective, header: Header) -> Operation | SingleSegmentOperation:
         if header.bucket >= len(collective.operations):

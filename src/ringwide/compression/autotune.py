@@ -1,10 +1,10 @@
-"""Which codec is the fastest for a bucket: found by trying, not by believing.
+"""Autotuning: the fastest codec for a bucket, and the segment size from which encoding pays, found by measuring.
 
-Rank 0 decides for all, since a ring is as slow as its slowest link and only the time of a whole collective knows which
-one that is. It tries the candidates on the caller's own collectives, raw first, each for a few calls, and settles on
-the fastest. A candidate is not tried at all when a sample of the numbers shows that it cannot win. When the time of a
-call changes for good, or after many calls, everything is tried again. Every frame names its codec, so it does not
-matter when the other ranks hear of a choice.
+Rank 0 decides for all: a ring is as slow as its slowest link, and only the time of a whole collective shows that. It
+tries the candidates on the caller's own collectives, raw first, each for a few calls, and settles on the fastest. A
+candidate is not tried at all if a sample of the numbers shows that it cannot win. When the time of a call changes for
+good, or after many calls, everything is tried again. Every frame names its codec, so it does not matter when the other
+ranks learn of a choice.
 """
 
 import math
@@ -19,12 +19,12 @@ from ringwide.compression.codecs.base import Array, Codec
 from ringwide.compression.codecs.shuffle import Shuffled
 
 RAW = 0
-"""The number of the codec that does nothing."""
+"""Codec number of payloads that are not encoded."""
 
 
 @dataclass(slots=True)
 class CodecTally:
-    """Segments that travelled in one way."""
+    """Count of the segments that travelled with one codec."""
 
     segments: int = 0
     raw_bytes: int = 0
@@ -38,7 +38,7 @@ class CodecTally:
 
 @dataclass(slots=True)
 class Ledger:
-    """The segments of one link, by the number of their codec."""
+    """Segments of one link by codec number, and the time spent on codecs."""
 
     sent: dict[int, CodecTally] = field(default_factory=dict)
     received: dict[int, CodecTally] = field(default_factory=dict)
@@ -59,14 +59,14 @@ class Ledger:
 
 
 SETTLING_CALLS = 1
-"""Other ranks may have begun the call after a change before they heard of it."""
+"""Calls not measured after a change: other ranks may have begun them before they learned of it."""
 MEASURED_CALLS = 3
 WORTHWHILE = 0.97
-"""A codec must take at most this share of the time that raw numbers take."""
+"""A codec must take at most this fraction of the raw time."""
 DRIFT = 1.3
 DRIFTED_CALLS = 5
 QUIET_CALLS = 20
-"""After settling, so many calls are not held against the choice."""
+"""After settling, so many calls do not count as drift."""
 RECHECK_CALLS = 500
 SAMPLED_SPOTS, SPOT_BYTES, SAMPLED_TIMES, LONG_SECONDS = 4, 256 * 1024, 3, 0.02
 DECODED_PER_ENCODED = 2
@@ -75,18 +75,18 @@ DECODED_PER_ENCODED = 2
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A codec and what a sample of the bucket says of it; no codec: the numbers travel raw."""
+    """A codec, and the estimate from a sample of the bucket. Without a codec the numbers travel raw."""
 
     codec: Codec | None
     ratio: float = 1.0  # bytes on the wire for each raw byte
-    work_seconds: float = 0.0  # of encoding and decoding the whole bucket, as one rank has to
+    work_seconds: float = 0.0  # for encoding and decoding the whole bucket, on one rank
 
     @property
     def name(self) -> str:
         return "none" if self.codec is None else self.codec.name
 
-    def promise(self, raw_seconds: float) -> float:
-        """The time of a call, at best."""
+    def best_seconds(self, raw_seconds: float) -> float:
+        """Time of a call in the best case."""
         return max(raw_seconds * self.ratio, self.work_seconds)
 
 
@@ -96,7 +96,7 @@ RAW_NUMBERS = Candidate(None)
 def candidate(codec: Codec, numbers: Array, time: Callable[[], float], *, threads: int = 1) -> Candidate:
     """Try a codec on a sample of the numbers."""
     spots = np.concatenate(list(spread(numbers, SAMPLED_SPOTS, SPOT_BYTES // numbers.itemsize)))
-    if not codec.lossy and not shrinks(codec, spots):  # as whoever encodes a segment would ask
+    if not codec.lossy and not shrinks(codec, spots):  # as `CodecJobs` does before it encodes
         return Candidate(codec)
     payload, seconds = codec.encode(spots), math.inf
     if payload is None:
@@ -104,7 +104,7 @@ def candidate(codec: Codec, numbers: Array, time: Callable[[], float], *, thread
     for _ in range(SAMPLED_TIMES):
         seconds = min(seconds, _try_once(codec, spots, payload, time))
         if seconds > LONG_SECONDS:
-            break  # one that takes long needs no second look
+            break  # a slow codec needs no second measurement
     return Candidate(codec, len(payload) / spots.nbytes, seconds * numbers.nbytes / spots.nbytes / max(1, threads))
 
 
@@ -118,7 +118,7 @@ def _try_once(codec: Codec, spots: Array, payload: memoryview, time: Callable[[]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be used from now on, and why. Not settled: only to see how long it takes."""
+    """The codec to use from now on, and the reason. Not settled: only a trial, to measure it."""
 
     codec: str
     reason: str
@@ -126,11 +126,11 @@ class Decision:
 
 
 Candidates = Callable[[], Sequence[Candidate]]
-"""Asked once in each round of trials, since numbers change."""
+"""Called once in each round of trials, since numbers change."""
 
 
 class Explorer:
-    """Decides for one bucket."""
+    """Tries the candidates for one bucket, and decides."""
 
     def __init__(self) -> None:
         self._occasion = "first calls"
@@ -139,7 +139,7 @@ class Explorer:
     def _begin_trials(self) -> None:
         self._trying = True
         self._measured: dict[str, tuple[float, Candidate]] = {}
-        self._untried: list[Candidate] | None = None  # unknown as long as the raw time is
+        self._untried: list[Candidate] | None = None  # None until the raw time is known
         self._use(RAW_NUMBERS)
 
     def _use(self, chosen: Candidate) -> None:
@@ -148,7 +148,7 @@ class Explorer:
         self._recent: deque[float] = deque(maxlen=MEASURED_CALLS if self._trying else DRIFTED_CALLS)
 
     def observe(self, seconds: float, candidates: Candidates) -> Decision | None:
-        """A call with the current codec has taken so long. Returns what changes, if anything does."""
+        """Note the time of a call with the current codec. Returns a decision if something changes."""
         self._calls += 1
         if self._calls <= SETTLING_CALLS:
             return None
@@ -164,10 +164,10 @@ class Explorer:
         raw_seconds, _ = self._measured[RAW_NUMBERS.name]
         best_seconds, best = min(self._measured.values(), key=lambda measured: measured[0])
         if self._untried is None:
-            self._untried = sorted(candidates(), key=lambda found: found.promise(raw_seconds), reverse=True)
+            self._untried = sorted(candidates(), key=lambda found: found.best_seconds(raw_seconds), reverse=True)
         while self._untried:
             found = self._untried.pop()
-            if found.promise(raw_seconds) <= WORTHWHILE * best_seconds:
+            if found.best_seconds(raw_seconds) <= WORTHWHILE * best_seconds:
                 self._use(found)
                 return Decision(found.name, f"a trial: {best.name} takes {best_seconds:.3g} s a call", settled=False)
         if best_seconds > WORTHWHILE * raw_seconds:
@@ -182,7 +182,7 @@ class Explorer:
         return Decision(best.name, reason, settled=True)
 
     def _reconsider(self) -> Decision | None:
-        """Has the network changed, or may the numbers have?"""
+        """Begin new trials if the network has changed, or the numbers may have."""
         if self._calls < QUIET_CALLS or len(self._recent) < DRIFTED_CALLS:
             return None
         slower, faster = min(self._recent) > DRIFT * self._reference, max(self._recent) < self._reference / DRIFT
@@ -197,36 +197,37 @@ class Explorer:
         return Decision(RAW_NUMBERS.name, f"a trial: {self._occasion}", settled=False)
 
 
-# How large a segment must be for its codec to pay.
-#
-# A job costs some time whatever its size, so small segments travel raw. With `auto` the limit follows what was
-# measured: what this link carries a second, how much smaller segments become, how long encoding and decoding take.
+# -- the size from which encoding pays
 
 DEFAULT_BYTES = 512 * 1024
 JOB_SECONDS = 100e-6
-"""What a job costs beside encoding and decoding: being handed in, memory, being handed back."""
+"""Cost of a job beside encoding and decoding: submitting it, its memory, calling back."""
 SMALLEST_BYTES = 4 * 1024
 NEVER = 1 << 62
 PROBE_CALLS = 64
-"""The first of so many calls encodes whatever it can: only what was encoded tells from which size on that pays."""
+"""One of so many calls encodes whatever it can: only encoded segments show from which size on encoding pays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What this rank has done so far."""
+    """Bytes and codec time of this rank so far."""
 
     raw_bytes: int = 0  # of segments that were encoded
-    encoded_bytes: int = 0  # what they became
-    wire_bytes: int = 0  # everything that was sent
+    encoded_bytes: int = 0  # of the same, encoded
+    wire_bytes: int = 0  # all that was sent
     codec_seconds: float = 0.0
 
 
 class Threshold:
-    """A limit in bytes: the one that was set, or the one that pays."""
+    """Size from which segments are encoded: the one that was set, or the one from which it pays.
+
+    A job costs some time whatever its size, so small segments travel raw. Without a fixed size the threshold follows
+    measurements: the rate of this link, how much segments shrink, and the time of encoding and decoding.
+    """
 
     def __init__(self, fixed_bytes: int | None, *, always_pays: bool = False) -> None:
         self._fixed = fixed_bytes
-        self._worst = DEFAULT_BYTES if always_pays else NEVER  # `always_pays`: somebody else sees to that
+        self._worst = DEFAULT_BYTES if always_pays else NEVER  # `always_pays`: the explorer has made sure of it
         self._measured = DEFAULT_BYTES
         self._before = Totals()
         self._rates: deque[float] = deque(maxlen=PROBE_CALLS)
@@ -240,12 +241,12 @@ class Threshold:
 
     @property
     def reported(self) -> int | None:
-        """For people: none, if nothing is encoded."""
+        """The threshold for reports. None: nothing is encoded."""
         nbytes = self._measured if self._fixed is None else self._fixed
         return nbytes if nbytes < NEVER else None
 
     def observe(self, now: Totals, seconds: float) -> None:
-        """A call with bulk took so long, and this is what has been done in all."""
+        """Learn from a call with bulk that took so long. `now` has the totals after it."""
         if self._fixed is not None or seconds <= 0:
             return
         before, self._before = self._before, now
@@ -258,25 +259,25 @@ class Threshold:
             self._measured = max(SMALLEST_BYTES, int(JOB_SECONDS / gained_a_byte)) if gained_a_byte > 0 else self._worst
 
 
-# Is compressing worth the time? A look at a few spots tells, at a fraction of the cost.
+# -- sampling
 
 
-class Look(NamedTuple):
-    """How many spots of which size, and what share of their raw size is small enough."""
+class Sampling(NamedTuple):
+    """Number and size of the sampled spots, and the fraction of their raw size that counts as shrunk."""
 
     spots: int
     spot_bytes: int
     at_most: float
 
 
-A_GLANCE = Look(8, 4096, 0.9)
-A_LONG_LOOK = Look(2, 65536, 0.96)
-"""Shuffled numbers shrink in long runs only, and dense floats by a few percent: who asks for a shuffle wants those."""
+SHORT_SPOTS = Sampling(8, 4096, 0.9)
+LONG_SPOTS = Sampling(2, 65536, 0.96)
+"""For shuffled numbers: they shrink in long runs only, and dense floats by just a few percent."""
 
 
-def shrinks(codec: Codec, numbers: Array, look: Look | None = None) -> bool:
-    """Do evenly spread spots of these numbers, encoded one by one, shrink enough?"""
-    spots, spot_bytes, at_most = look or (A_LONG_LOOK if isinstance(codec, Shuffled) else A_GLANCE)
+def shrinks(codec: Codec, numbers: Array, sampling: Sampling | None = None) -> bool:
+    """Whether evenly spread spots of these numbers shrink enough. It costs a fraction of encoding them all."""
+    spots, spot_bytes, at_most = sampling or (LONG_SPOTS if isinstance(codec, Shuffled) else SHORT_SPOTS)
     raw = encoded = 0
     for spot in spread(numbers, spots, max(1, spot_bytes // numbers.itemsize)):
         payload = codec.encode(spot)
@@ -286,7 +287,7 @@ def shrinks(codec: Codec, numbers: Array, look: Look | None = None) -> bool:
 
 
 def spread(numbers: Array, spots: int, length: int) -> Iterator[Array]:
-    """The first spot at the start, the last at the end; all numbers in one if the spots would touch."""
+    """Spots from the start to the end of the numbers. If they would touch, one spot with all numbers."""
     if numbers.size <= spots * length or spots == 1:
         yield numbers[: max(length, numbers.size if spots > 1 else 0)]
         return

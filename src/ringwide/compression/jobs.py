@@ -1,12 +1,12 @@
-"""One segment's script as one job: decode what came, add, divide, encode what goes on.
+"""Codec jobs: one segment's script as one job, which decodes, adds, divides and encodes; and the pool that runs them.
 
 Rules:
-- A job touches nothing but the numbers of its own segment, so jobs of different segments may run at the same time.
-- The owner of a total encodes it once and keeps what its own payload decodes to; everybody else passes that payload on
-  as it came. So all ranks end with the same bits, whatever the codec loses.
-- Sums are made in the bucket's own precision. Only what travels is narrow.
-- A codec that loses something sees numbers. Half precision that one has carried is narrowed after decoding, by
-  everybody, in a way that cannot come out differently; any other total is narrowed by its owner.
+- A job touches only the numbers of its own segment, so jobs of different segments may run at the same time.
+- The owner of a total encodes it once and keeps what its own payload decodes to. All other ranks pass that payload on
+  unchanged. So all ranks end with the same bits, whatever the codec loses.
+- Sums are computed in the bucket's own precision. Only payloads are narrow.
+- A lossy codec encodes numbers, not narrowed bits. So if a lossy codec carried a total of half precision, every rank
+  narrows it after decoding, with the same result everywhere. Any other total is narrowed by its owner.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ from ringwide.protocol.frame import Header
 from ringwide.protocol.instruction import Finish, Keep, Relay, Script, Send
 from ringwide.tensors.bucket import Bucket, bytes_of
 
-LOOKS = 4
-"""At how many segments it looks before it encodes a bucket."""
+SAMPLED_SEGMENTS = 4
+"""Number of segments that are sampled before a bucket is encoded."""
 
-_own = threading.local()
+_of_thread = threading.local()
 
 
-class Carried(NamedTuple):
-    """What a job has made: the payload that goes on, if one does, and what it took."""
+class JobResult(NamedTuple):
+    """Result of a job: the payload to send on, if there is one, and the time it took."""
 
     payload: memoryview | None
     codec: int
@@ -43,7 +43,7 @@ class Carried(NamedTuple):
 
 
 class End(Enum):
-    """How a collective has ended."""
+    """Outcome of a collective."""
 
     SUCCEEDED = auto()
     FAILED = auto()
@@ -51,7 +51,7 @@ class End(Enum):
 
 
 class CodecJobs:
-    """How the segments of one bucket are encoded and decoded during one collective."""
+    """The jobs of one bucket in one collective, with the codecs and the error feedback that they use."""
 
     def __init__(
         self,
@@ -68,20 +68,20 @@ class CodecJobs:
     ) -> None:
         self.numbers, self.may_lose, self.feedback = numbers, may_lose, feedback
         self.codec_name = "none" if encoder is None else encoder.name
-        self.keeps_errors = keeps_errors  # else what is still owed is paid back now, and nothing is kept
+        self.keeps_errors = keeps_errors  # else the last error is added now, and no new one is kept
         self._encoder, self._decoder, self._threshold = encoder, decoder, max(1, threshold_bytes)
         self._on_end, self._time = on_end, time
 
-    def look_at(self, departing: Sequence[slice]) -> None:
-        """Look at what this rank sends first. If it does not shrink, the whole bucket travels raw this time."""
+    def sample(self, departing: Sequence[slice]) -> None:
+        """Sample the segments that this rank sends first. If none shrinks, the whole bucket travels raw this time."""
         if self._encoder is None or self._encoder.lossy or not departing:
             return
-        looks = departing[:: max(1, len(departing) // LOOKS)]
-        if not any(shrinks(self._encoder, self.numbers.ours[segment]) for segment in looks):
+        sampled = departing[:: max(1, len(departing) // SAMPLED_SEGMENTS)]
+        if not any(shrinks(self._encoder, self.numbers.ours[segment]) for segment in sampled):
             self._encoder = None
 
     def check(self, header: Header, raw_bytes: int) -> str:
-        """What is wrong with the header of an encoded frame; nothing, if it is an empty text."""
+        """Description of what is wrong with the header of an encoded frame. Empty: nothing is."""
         codec = self._decoder(header.codec)
         if codec is None:
             return f"with the unknown codec number {header.codec}"
@@ -94,7 +94,7 @@ class CodecJobs:
         return ""
 
     def takes(self, script: Script, raw_bytes: int) -> bool:
-        """Does a segment that came raw, or that starts here, need a job?"""
+        """Whether a segment that came raw, or that starts here, needs a job."""
         if isinstance(script[0], Keep):
             return False
         goes_on = isinstance(script[-1], (Send, Relay))
@@ -105,8 +105,8 @@ class CodecJobs:
 
     # -- the job
 
-    @np.errstate(all="ignore")  # infinity and NaN are results like others
-    def carry_out(self, script: Script, segment: slice, payload: memoryview, codec_number: int) -> Carried:
+    @np.errstate(all="ignore")  # infinity and NaN are ordinary results
+    def carry_out(self, script: Script, segment: slice, payload: memoryview, codec_number: int) -> JobResult:
         """Carry out a script on the numbers of one segment. Any thread may do this."""
         instruction, goes_on = script[0], isinstance(script[-1], (Send, Relay))
         if isinstance(instruction, Send):
@@ -114,7 +114,7 @@ class CodecJobs:
         started = self._time()
         if isinstance(instruction, Keep):
             self._keep(payload, codec_number, self.numbers.ours[segment])
-            return Carried(payload if goes_on else None, codec_number, self._time() - started, 0.0)
+            return JobResult(payload if goes_on else None, codec_number, self._time() - started, 0.0)
         arrival = self._arrival(payload, codec_number, segment)
         decode_seconds = self._time() - started
         if isinstance(instruction, Relay):
@@ -122,14 +122,14 @@ class CodecJobs:
         total = self._total(script, arrival, segment)
         if not goes_on:
             self._narrow(total)
-            self._owe_nothing(segment)
-            return Carried(None, RAW, decode_seconds, 0.0)
+            self._clear_error(segment)
+            return JobResult(None, RAW, decode_seconds, 0.0)
         return self._send(total, segment, decode_seconds, finished=True)
 
-    def _send(self, value: Array, segment: slice, decode_seconds: float, *, finished: bool = False) -> Carried:
+    def _send(self, value: Array, segment: slice, decode_seconds: float, *, finished: bool = False) -> JobResult:
         started = self._time()
         payload, number = self._encoded(value, segment, finished=finished)
-        return Carried(payload, number, decode_seconds, self._time() - started)
+        return JobResult(payload, number, decode_seconds, self._time() - started)
 
     def _own_numbers(self, segment: slice) -> Array:
         ours = self.numbers.ours[segment]
@@ -138,7 +138,7 @@ class CodecJobs:
         return np.add(ours, self.feedback.last[segment], out=_temporary("value", ours))
 
     def _arrival(self, payload: memoryview, codec_number: int, segment: slice) -> Array:
-        """What has come, in memory that the job may write to."""
+        """The decoded arrival, in memory that the job may write to."""
         ours = self.numbers.ours[segment]
         if codec_number == RAW:
             return np.frombuffer(payload, dtype=ours.dtype)
@@ -156,7 +156,7 @@ class CodecJobs:
 
     def _decode(self, payload: memoryview, codec_number: int, out: Array) -> Array:
         codec = self._decoder(codec_number)
-        assert codec is not None  # it was checked with the header
+        assert codec is not None  # checked with the header
         codec.decode(payload, out)
         return out
 
@@ -175,7 +175,7 @@ class CodecJobs:
     # -- encoding
 
     def _encoded(self, value: Array, segment: slice, *, finished: bool) -> tuple[memoryview, int]:
-        """What is sent of a value. A finished one is replaced by what the others will get of it."""
+        """Payload and codec number of a value. A finished value is replaced by what the other ranks will decode."""
         loses = self._encoder is not None and self._encoder.lossy
         if finished and not loses:
             self._narrow(value)
@@ -183,7 +183,7 @@ class CodecJobs:
         if payload is None:
             if finished and loses:
                 self._narrow(value)
-            self._owe_nothing(segment)
+            self._clear_error(segment)
             return self._raw(value), RAW
         assert self._encoder is not None
         if self._encoder.lossy and (finished or self.feedback is not None):
@@ -202,19 +202,19 @@ class CodecJobs:
         return encoder.encode(value) if encoder.lossy or shrinks(encoder, value) else None
 
     def _remember_error(self, value: Array, received: Array, segment: slice, weight: float) -> None:
-        """The error of a mean counts once for each rank that it was divided by."""
+        """Keep the error for the next call. That of a mean is multiplied by the number it was divided by."""
         if self.feedback is None:
             return
         error = np.subtract(value, received, out=self.feedback.next[segment])
         if weight != 1.0:
             np.multiply(error, error.dtype.type(weight), out=error)
 
-    def _owe_nothing(self, segment: slice) -> None:
+    def _clear_error(self, segment: slice) -> None:
         if self.feedback is not None:
             self.feedback.next[segment] = 0
 
     def _raw(self, value: Array) -> memoryview:
-        """The bytes of a value. Those of a bucket can leave from where they are."""
+        """The bytes of a value. Those of the bucket are sent without a copy."""
         return bytes_of(value if np.may_share_memory(value, self.numbers.ours) else value.copy())
 
     # -- the end
@@ -230,51 +230,53 @@ class CodecJobs:
 
 
 def _temporary(use: str, like: Array) -> Array:
-    """Memory of this thread for the length of a job. Fresh memory would cost a page fault every 4 KiB."""
-    memory = getattr(_own, use, None)
+    """Memory of this thread, valid for one job. Fresh memory would cost a page fault every 4 KiB."""
+    memory = getattr(_of_thread, use, None)
     if memory is None or memory.nbytes < like.nbytes:
         memory = np.empty(like.nbytes, np.uint8)
-        setattr(_own, use, memory)
+        setattr(_of_thread, use, memory)
     return memory[: like.nbytes].view(like.dtype)
 
 
-# Where segments are encoded and decoded: jobs that run beside the event loop, or between its events.
-#
-# Rules:
-# - A job is handed in and its result comes back later, on the event loop: nobody who receives ever waits for a job.
-# - Jobs of different segments are independent, so they may end in another order than they were handed in.
+# -- running jobs
 
 Job = Callable[[], Any]
 Then = Callable[[Any, Exception | None], None]
-"""Called with a job's result, or with the reason why there is none."""
+"""Called with a job's result, or with the error that it raised."""
 Settle = Callable[[], object]
-"""Returns when the job is not running and never will be, unless it says by itself that it is not needed."""
+"""Returns when the job is not running and never will be. A job of the event loop may still come; it checks itself
+whether it is needed."""
 
 
 class CodecPoolLike(Protocol):
-    """What a collective needs of a codec_pool; the simulator has its own."""
+    """Interface of a codec pool for collectives. The simulator has a pool of its own."""
 
     def run(self, job: Job, then: Then) -> Settle: ...
 
 
 class CodecPool:
-    """Some threads; or none, and the event loop does one job at a time, with its other events between them."""
+    """Runs jobs in threads; or, without threads, on the event loop, one job at a time with other events between them.
+
+    Rules:
+    - The result of a job comes back later, on the event loop, so receiving never waits for a job.
+    - Jobs of different segments are independent, and may end in another order than they were submitted.
+    """
 
     def __init__(self, threads: int = 0) -> None:
         self._loop = asyncio.get_running_loop()
         self._jobs: deque[tuple[Job, Then]] = deque()
         self._closed = False
-        self.staff(threads)
+        self.start_threads(threads)
 
-    def staff(self, threads: int) -> None:
-        """How many threads there are is known when it is known who else runs on this machine."""
+    def start_threads(self, threads: int) -> None:
+        """Set the number of threads. It is known only when the other ranks on this machine are."""
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ringwide-codec") if threads else None
 
     def run(self, job: Job, then: Then) -> Settle:
         if self._pool is not None:
             future = self._pool.submit(job)
-            future.add_done_callback(partial(self._back_to_the_loop, then))
+            future.add_done_callback(partial(self._call_back, then))
             return partial(_cancel_or_wait, future)
         self._jobs.append((job, then))
         if len(self._jobs) == 1:
@@ -287,7 +289,7 @@ class CodecPool:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _back_to_the_loop(self, then: Then, job: Future[Any]) -> None:
+    def _call_back(self, then: Then, job: Future[Any]) -> None:
         if not self._closed and not job.cancelled():
             self._loop.call_soon_threadsafe(self._report, then, job)
 
@@ -313,7 +315,7 @@ def _cancel_or_wait(job: Future[Any]) -> None:
 
 
 def _already_settled() -> None:
-    """On the event loop, where the question is asked, no job is running."""
+    """No job is running: jobs run on the event loop, and so does the caller."""
 
 
 def do_now(job: Job, then: Then) -> None:

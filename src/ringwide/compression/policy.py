@@ -1,9 +1,9 @@
-"""Which codec the segments of each bucket get on this rank.
+"""Codec policy: the choice of a codec for each bucket of this rank.
 
 Rules:
-- A codec that loses something is used only for sums of floats, and only where the ring allows it: a broadcast, a
-  minimum or an integer is never touched.
-- `auto` decides on rank 0 (see `choice.py`) and the others are told; a fixed codec needs no telling.
+- A lossy codec is used only for sums of floats, and only where the ring allows it. A broadcast, a minimum or an integer
+  is never changed.
+- With `auto`, rank 0 decides (see `autotune.py`) and tells the others. A fixed codec is known to all.
 """
 
 import logging
@@ -32,7 +32,7 @@ from ringwide.tensors.bucket import Bucket
 
 logger = logging.getLogger("ringwide.compression")
 
-DECIDES = 0
+DECIDING_RANK = 0
 """The rank that chooses for all."""
 CHOICES_REMEMBERED = 1024
 Key = TypeVar("Key")
@@ -42,17 +42,17 @@ _Bucket = tuple[int, int]  # the fingerprint of its plan, its index there
 
 @dataclass(frozen=True, slots=True)
 class CodecChoice:
-    """The codec that a bucket has now, and why."""
+    """The codec that a bucket has now, and the reason."""
 
     what: str
     bucket: int
     codec: str
     reason: str
-    settled: bool  # False: only a trial, to see how long it takes
+    settled: bool  # False: only a trial, to measure it
 
 
 class CodecPolicy:
-    """Decides, for every bucket with bulk, how it is encoded."""
+    """Chooses the codec of every bucket that travels round the ring, and keeps their error feedback."""
 
     def __init__(
         self,
@@ -66,12 +66,12 @@ class CodecPolicy:
         time: Callable[[], float],
         threads: Callable[[], int] = lambda: 1,
     ) -> None:
-        self._decides = auto and rank == DECIDES
+        self._decides = auto and rank == DECIDING_RANK
         self._codecs = {codec.name: codec for codec in codecs if allow_lossy or not codec.lossy}
         self._auto, self._allow_lossy, self._error_feedback = auto, allow_lossy, error_feedback
         self.threshold = Threshold(threshold_bytes, always_pays=auto)
         self._time = time
-        self._threads = threads  # that encode and decode
+        self._threads = threads  # of the codec pool
         self.feedback = FeedbackStore()
         self._explorers: dict[_Bucket, Explorer] = {}
         self._choices: dict[_Bucket, Decision] = {}
@@ -83,7 +83,7 @@ class CodecPolicy:
     def jobs_for(
         self, numbers: Bucket, *, what: str, fingerprint: int, index: int, largest_segment_bytes: int
     ) -> CodecJobs | None:
-        """How a bucket that goes round the ring is encoded: number `index` of the collective `what`. None: never."""
+        """The jobs for a bucket that travels round the ring, number `index` of the collective `what`. None: none."""
         if not numbers.ours.size or not self._codecs:
             return None
         may_lose, threshold = self._allow_lossy and numbers.weight > 0, self.threshold.nbytes
@@ -115,7 +115,7 @@ class CodecPolicy:
         return None if choice is None else self._codecs.get(choice.codec)
 
     def _borrow_feedback(self, encoder: Codec | None, numbers: Bucket) -> Feedback | None:
-        """Also without a lossy codec, if one was used before: what it dropped is then paid back at once."""
+        """The error feedback of a bucket. If a lossy codec was used before, its last error is due without one too."""
         label = numbers.label
         if label is None or self._error_feedback is False or not numbers.weight:
             return None
@@ -141,27 +141,31 @@ class CodecPolicy:
             self.feedback.drop(codec_jobs.feedback)
 
     def finished(
-        self, fingerprint: int, jobs: Sequence[CodecJobs | None], seconds: float, ledgers: Mapping[int, Ledger]
+        self,
+        fingerprint: int,
+        jobs_by_bucket: Sequence[CodecJobs | None],
+        seconds: float,
+        ledgers: Mapping[int, Ledger],
     ) -> list[tuple[int, Decision]]:
-        """A collective has succeeded after so many seconds. What the others must hear: decisions on later calls."""
+        """Learn from a collective that took so many seconds. Returns decisions on later calls, to tell the others."""
         try:
             self.threshold.observe(_totals(ledgers), seconds)
-            return list(self._decisions(fingerprint, jobs, seconds))
-        except Exception:  # what becomes of later calls is no reason to fail this one
+            return list(self._decisions(fingerprint, jobs_by_bucket, seconds))
+        except Exception:  # the codec of later calls is no reason to fail this one
             logger.exception("could not choose a codec")
             return []
 
     def _decisions(
-        self, fingerprint: int, jobs: Sequence[CodecJobs | None], seconds: float
+        self, fingerprint: int, jobs_by_bucket: Sequence[CodecJobs | None], seconds: float
     ) -> Iterator[tuple[int, Decision]]:
-        """What changes now, bucket by bucket."""
+        """The new decision of each bucket that gets one."""
         if not self._decides:
             return
-        for index, codec_jobs in enumerate(jobs):
+        for index, codec_jobs in enumerate(jobs_by_bucket):
             key = fingerprint, index
             explorer = self._explorers.get(key)
             if codec_jobs is None or explorer is None or codec_jobs.codec_name != explorer.current.name:
-                continue  # it was not encoded as the explorer wants to know, but as was right when it was called
+                continue  # the call began before the explorer's last decision
             decision = explorer.observe(seconds, partial(self._candidates, codec_jobs))
             if decision is not None:
                 self._note(key, decision)
@@ -176,11 +180,11 @@ class CodecPolicy:
 
     # -- choices
 
-    def hear_choice(self, peer: int, fingerprint: int, text: str) -> None:
-        """The rank that chooses has chosen: "<bucket> <codec> <settled or trial> <reason>"."""
+    def on_choice(self, peer: int, fingerprint: int, text: str) -> None:
+        """Note a choice of the deciding rank: "<bucket> <codec> <settled or trial> <reason>"."""
         index, codec, state, reason = (text.split(" ", 3) + [""] * 4)[:4]
         known = codec == "none" or codec in self._codecs
-        if peer != DECIDES or not self._auto or self._decides or not known or not index.isdecimal():
+        if peer != DECIDING_RANK or not self._auto or self._decides or not known or not index.isdecimal():
             raise RemoteProtocolError(f"rank {peer} chose a codec that it may not choose: {text!r}")
         self._note((fingerprint, int(index)), Decision(codec, reason, state == "settled"))
 
@@ -190,17 +194,17 @@ class CodecPolicy:
         if decision.settled and decision.codec != before:
             _remember(self._settled, key, decision.codec)
             logger.log(
-                logging.INFO if self._decides else logging.DEBUG,  # one line is enough for all ranks
+                logging.INFO if self._decides else logging.DEBUG,  # one line for all ranks is enough
                 "bucket %d of %s: codec %s instead of %s: %s",
                 key[1],
-                self._names.get(key[0], "a call to come"),
+                self._names.get(key[0], "a future call"),
                 decision.codec,
                 before,
                 decision.reason,
             )
 
     def choices(self) -> tuple[CodecChoice, ...]:
-        """What was chosen for each bucket, and why."""
+        """The current choice for each bucket, and the reason."""
         return tuple(
             CodecChoice(self._names.get(fingerprint, ""), bucket, decision.codec, decision.reason, decision.settled)
             for (fingerprint, bucket), decision in self._choices.items()
@@ -219,7 +223,7 @@ def _totals(ledgers: Mapping[int, Ledger]) -> Totals:
 
 
 def _remember(memory: dict[Key, Value], key: Key, value: Value) -> None:
-    """Note this as the latest, and forget the oldest if there are too many."""
+    """Store an entry as the latest, and drop the oldest if there are too many."""
     memory.pop(key, None)
     if len(memory) >= CHOICES_REMEMBERED:
         del memory[next(iter(memory))]

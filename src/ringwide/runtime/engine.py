@@ -34,7 +34,7 @@ class Engine:
         self.links, self.dispatcher = formed.links, core.dispatcher
         topology, config = formed.topology, core.config
         self.planner = core.planner(tree_bytes=topology.tree_bytes, express_bytes=topology.express_bytes)
-        core.codec_pool.staff(_codec_threads(config, formed))
+        core.codec_pool.start_threads(_codec_threads(config, formed))
         self.calls = CallQueue(
             self.dispatcher,
             looks={peer: link.lanes[0].poll for peer, link in formed.links.items()},

@@ -1,8 +1,8 @@
-"""What every codec promises.
+"""Contract of all codecs, and the parts that lossless and lossy ones share.
 
 Rules:
 - The wire says which codec a payload has by its `number`; decoding needs no settings beside it.
-- `encode` is deterministic and only reads. It may answer None, "let these numbers travel as they are": because they
+- `encode` is deterministic and only reads. It may return None, "let these numbers travel raw": because they
   would not shrink, or because the format cannot hold them. A lossy codec never guesses: a segment with a NaN, an
   infinity or a number beyond its range travels raw, so whatever was not finite arrives as it was.
 - `decode` trusts nothing: it fills `out` completely or raises `BadPayload`, and never needs memory beyond what `out`
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 class BadPayload(Exception):
-    """These bytes are not what the codec makes of as many numbers. The text says why."""
+    """Bytes that the codec cannot have made of as many numbers. The text says why."""
 
 
 class Codec(Protocol):
@@ -27,26 +27,26 @@ class Codec(Protocol):
 
     @property
     def name(self) -> str:
-        """As in the settings and the statistics."""
+        """Name in the settings and the statistics."""
         ...
 
     @property
     def number(self) -> int:
-        """As on the wire, 0 to 255."""
+        """Number on the wire, 0 to 255."""
         ...
 
     @property
     def lossy(self) -> bool:
-        """May decoded numbers differ from those encoded?"""
+        """Whether decoded numbers may differ from those encoded."""
         ...
 
     @property
     def needs_feedback(self) -> bool:
-        """Does it lose so much in one call that this must be made up for in the next?"""
+        """Whether it loses so much in one call that the error must be added in the next."""
         ...
 
     def carries(self, dtype: np.dtype[Any]) -> bool:
-        """Can it encode numbers of this dtype?"""
+        """Whether it can encode numbers of this dtype."""
         ...
 
     def encode(self, numbers: Array) -> memoryview | None:
@@ -58,19 +58,16 @@ class Codec(Protocol):
         ...
 
     def size_bound(self, count: int, itemsize: int) -> int:
-        """No payload of `count` numbers is larger."""
+        """Largest payload of `count` numbers."""
         ...
 
     def error_bound(self, numbers: Array) -> Array:
-        """For each of these numbers, how far it may be from what comes out, at most. 0 where nothing is lost."""
+        """Largest error of each of these numbers. 0 where nothing is lost."""
         ...
 
 
-# What the lossless codecs have in common: they see bytes, so every dtype will do, and they give back what went in.
-
-
 class Lossless:
-    """The half of a codec that follows from losing nothing."""
+    """Base of the lossless codecs. They see bytes, so they carry every dtype."""
 
     lossy = needs_feedback = False
 
@@ -111,7 +108,7 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Lossy:
-    """The half of a codec that follows from losing something."""
+    """Base of the lossy codecs, which carry floats only."""
 
     lossy = True
     needs_feedback = False  # what is lost in a call is bounded, and small
@@ -129,22 +126,19 @@ class Lossy:
             return self._error(np.abs(numbers.astype(np.float64))) + narrowing(numbers)
 
     def _error(self, magnitudes: Array) -> Array:
-        """How far float32 numbers of these magnitudes may end from where they were."""
+        """Largest error of float32 numbers of these magnitudes."""
         raise NotImplementedError
 
 
 def narrowing(numbers: Array) -> Array | float:
-    """What float64 numbers lose on their way through float32; twice that, as what is lost then is lost by others."""
+    """Twice the error of float64 numbers in float32: the codec rounds numbers that were rounded already."""
     if numbers.dtype == np.float32:
         return 0.0
     return np.abs(numbers) * 2.0**-23 + 2.0**-149
 
 
-# No codec: numbers travel as they lie in memory.
-
-
 class Raw(Lossless):
-    """Never encodes. It still decodes, so that whoever reads a frame need not ask."""
+    """No codec: numbers travel as they are in memory. It can decode, so that readers need no special case."""
 
     name = "none"
     number = 0

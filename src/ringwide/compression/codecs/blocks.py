@@ -1,4 +1,4 @@
-"""Working through a segment in pieces that stay in the cache, with memory that each thread keeps.
+"""Pieces of a segment that stay in the cache, and the memory of each thread to work on them.
 
 Fresh memory costs more than the arithmetic done in it: the kernel hands it out page by page. Pieces are few, since each
 numpy call costs a microsecond or more, and a chance to lose the interpreter to another thread.
@@ -15,7 +15,7 @@ PIECE = 131_072
 
 
 class BlockScratch(threading.local):
-    """Temporaries for a piece; each thread that asks has its own."""
+    """Temporary arrays for a piece. Each thread has its own."""
 
     def __init__(self) -> None:
         self.words = np.empty(PIECE, np.uint64)

@@ -1,4 +1,4 @@
-"""What the two codecs of 16-bit floats have in common."""
+"""Base of the two codecs of 16-bit floats."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from ringwide.compression.codecs.blocks import SCRATCH, as_float32, pieces
 
 
 class SixteenBits(Lossy):
-    """Each number becomes the nearest float of 16 bits, little endian; of two as near, the even one."""
+    """Encodes each number as the nearest 16-bit float, little endian; ties to even."""
 
     relative_error: float
     absolute_error: float  # of numbers so small that the format has fewer digits for them
@@ -35,7 +35,7 @@ class SixteenBits(Lossy):
             self._widen_twice(words, out)
 
     def _widen_twice(self, words: Array, doubles: Array) -> None:
-        """By way of float32, where no number is subnormal: a processor that flushes those would read a zero."""
+        """Decode through float32, where no number is subnormal: a processor that flushes those would read zero."""
         wide = SCRATCH.narrow[: doubles.size]
         self._widen(words, wide)
         doubles[:] = wide

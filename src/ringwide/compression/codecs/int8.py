@@ -71,7 +71,7 @@ def parts(payload: Array, count: int) -> tuple[Array, Array]:
 
 
 def layout(count: int) -> Iterator[tuple[slice, slice, int]]:
-    """Which numbers to take at a time, which blocks they are, how wide: a last block that is not full comes alone."""
+    """Slices of numbers and of blocks, and the width of a block. A last block that is not full comes alone."""
     full = count - count % BLOCK
     for piece in pieces(full):
         yield piece, slice(piece.start // BLOCK, piece.stop // BLOCK), BLOCK

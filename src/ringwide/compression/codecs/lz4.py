@@ -1,4 +1,4 @@
-"""LZ4: blocks are the fastest, for numbers with many repeats such as zeros; frames have levels that find more."""
+"""LZ4: blocks are fastest, for numbers with many repeats such as zeros; frames have levels that compress more."""
 
 import lz4.block  # type: ignore[import-untyped]
 import lz4.frame  # type: ignore[import-untyped]
@@ -9,7 +9,7 @@ LARGEST = 0x7E000000  # LZ4_MAX_INPUT_SIZE: no block holds more bytes
 
 
 class Lz4Block(Lossless):
-    """A bare block: the frame around it says how long it is, and the plan how long it will be."""
+    """A bare block. The frame around it has its length, and the plan the length of its numbers."""
 
     name = "lz4"
     number = 1
@@ -33,8 +33,6 @@ class Lz4Block(Lossless):
         fill(out, raw)
 
 
-# LZ4 frames: as LZ4 blocks, with levels that take more time to find more.
-
 BLOCK = lz4.frame.BLOCKSIZE_MAX256KB
 MAGIC = b"\x04\x22\x4d\x18"
 FLAGS = (0x40, 0x60)  # version 1, blocks that may refer to each other or not, and no field that is optional
@@ -42,7 +40,7 @@ BLOCK_SIZES = (0x40, 0x50)  # 64 KiB or 256 KiB
 
 
 class Lz4Frame(Lossless):
-    """One standard frame, of which a reader need not fear that its header asks for megabytes."""
+    """One standard frame. A header that asks for megabytes is refused."""
 
     name = "lz4-frame"
     number = 2
@@ -72,6 +70,6 @@ class Lz4Frame(Lossless):
 
 
 def check_header(payload: memoryview) -> None:
-    """A header can make the library reserve 8 MiB, for as few numbers as you like. Ours never do."""
+    """A header can make the library reserve 8 MiB, for however few numbers. Our own headers never do."""
     if len(payload) < 7 or payload[:4] != MAGIC or payload[4] not in FLAGS or payload[5] not in BLOCK_SIZES:
         raise BadPayload("not the header of an LZ4 frame, or not of one of ours")

@@ -47,7 +47,7 @@ def narrow_to_float16(numbers: Array) -> None:
 
 
 def _narrow_any_to_float16(bits: Array, words: Array) -> None:
-    """Infinities and NaNs are among them, or will be."""
+    """For numbers among which infinities and NaNs are, or will be."""
     beyond = np.flatnonzero((bits & MAGNITUDE) >= BEYOND_FLOAT16)
     ends = bits[beyond]
     bits[beyond] = 0
@@ -60,5 +60,5 @@ NARROW = {"float16": narrow_to_float16, "bfloat16": narrow_to_bfloat16}
 
 
 def upper_halves(numbers: Array, dtype: np.dtype[Any]) -> Array:
-    """The bits of narrowed numbers, as a dtype of 16 bits, where they lie."""
+    """View of the bits of narrowed numbers, in a dtype of 16 bits."""
     return numbers.view(np.uint16)[1::2].view(dtype)

@@ -16,7 +16,7 @@ from ringwide.compression.codecs.topk import TopK
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """How to make a codec, and which settings it takes."""
+    """Constructor of a codec, and the settings it takes."""
 
     make: Callable[..., Codec]
     levels: range | None = None
@@ -112,4 +112,4 @@ def listed(names: list[str] | tuple[str, ...]) -> str:
 
 
 AUTO = (make("lz4"), make("lz4", shuffle=True), make("zlib"), make("bf16"), make("int8"))
-"""What `auto` chooses from. Never topk: what that drops in one call has no bound, so it must be asked for by name."""
+"""Candidates of `auto`. Not topk: its error in one call has no bound, so it must be asked for by name."""

@@ -69,7 +69,7 @@ def packed_size(count: int, kept: int, itemsize: int) -> int:
 
 
 def largest(magnitudes: Array, kept: int) -> Array:
-    """Where the `kept` largest stand, ascending."""
+    """Positions of the `kept` largest, ascending."""
     candidates = np.flatnonzero(magnitudes >= guess(magnitudes, kept))
     if candidates.size < kept:  # guessed too high
         candidates = np.arange(magnitudes.size)
@@ -84,7 +84,7 @@ def largest(magnitudes: Array, kept: int) -> Array:
 
 
 def guess(magnitudes: Array, kept: int) -> Any:
-    """A magnitude that somewhat more than `kept` of them reach, most likely: it saves sorting all the others."""
+    """A magnitude that probably somewhat more than `kept` of them reach. It saves sorting all the others."""
     sample = magnitudes[::SAMPLED]
     expected = kept / SAMPLED
     return kth_largest(sample, min(sample.size, math.ceil(expected + 3 * math.sqrt(expected) + 3)))
@@ -109,7 +109,7 @@ def pack(numbers: Array, where: Array) -> memoryview:
 
 
 def read_counts(payload: memoryview, out: Array) -> tuple[int, Array]:
-    """How many are kept, and how many of each block, if they agree with each other and with the payload's length."""
+    """Number of kept values, and number per block, if they agree with each other and with the payload's length."""
     blocks = -(-out.size // BLOCK)
     if len(payload) < COUNT.itemsize * (1 + blocks):
         raise BadPayload(f"{len(payload)} bytes are too few for its counts")
@@ -123,6 +123,6 @@ def read_counts(payload: memoryview, out: Array) -> tuple[int, Array]:
 
 
 def parts(payload: Array, kept: int, out: Array) -> tuple[Array, Array]:
-    """The places and the values."""
+    """Positions and values."""
     end = payload.size - kept * out.itemsize
     return payload[end - kept * PLACE.itemsize : end].view(PLACE), payload[end:].view(out.dtype)
