@@ -210,7 +210,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     Nor what is logged: pytest keeps it, with tracebacks, and in those all that must not be left.
     """
-    monkeypatch.setattr(accept, "_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(accept, "_RETRY_SECONDS", 0.02)
     monkeypatch.setattr(peer_loss, "GOODBYE_GRACE_SECONDS", 0.02)
     logging.disable()  # this way: loggers remember whether they are enabled, and some may have been asked before
     yield

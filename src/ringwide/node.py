@@ -70,9 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _place(arguments: argparse.Namespace) -> "AssignedRank":
     """Which rank this is. Where nobody can see it in the command, one line says so."""
-    from ringwide.bootstrap.launcher_env import find_place
+    from ringwide.bootstrap.launcher_env import find_rank
 
-    place = find_place(os.environ, rank=arguments.rank, peers=arguments.peers)
+    place = find_rank(os.environ, rank=arguments.rank, peers=arguments.peers)
     if arguments.rank is None and place.rank == 0:
         print(f"ringwide: {place}", file=sys.stderr, flush=True)
     return place

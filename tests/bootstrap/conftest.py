@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.strangers import START_SECONDS
+from bootstrap.raw_clients import START_SECONDS
 from ringwide.bootstrap.form_ring import RingFormation
 from ringwide.bootstrap.protection import make_key_file
 

@@ -1,4 +1,4 @@
-"""Strangers at the door: how many at a time, for how long, at which pace, and that ranks get in all the same."""
+"""Unknown clients: how many at a time, for how long, at which pace; and ranks get in all the same."""
 
 import asyncio
 import gc
@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 import ringwide
-from bootstrap.strangers import CHALLENGE, HEADER, HELLO, PATIENCE_SECONDS, frame, rest, sealed, visiting
+from bootstrap.raw_clients import CHALLENGE, HEADER, HELLO, PATIENCE_SECONDS, frame, rest, sealed, visiting
 from bootstrap.test_form_ring import formed_ring, member, outcomes_of
 from bootstrap.test_handshake_with_key import challenge
 from local_ring import free_peers
 from ringwide.bootstrap import accept, form_ring
-from ringwide.bootstrap.accept import Acceptor, leisure_after
+from ringwide.bootstrap.accept import Acceptor, pause_after
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -30,19 +30,19 @@ class Seats:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.most = self.in_all = self.sent_away = 0
-        seat, make_room = Acceptor._seat, Acceptor._make_room
+        seat, make_room = Acceptor._start, Acceptor._evict_oldest
 
         def counted(room: Acceptor, sock: object) -> None:
             seat(room, sock)  # type: ignore[arg-type]
-            self.most, self.in_all = max(self.most, len(room._guests)), self.in_all + 1
+            self.most, self.in_all = max(self.most, len(room._pending)), self.in_all + 1
 
         def room_made(room: Acceptor) -> None:
-            before = len(room._guests)
+            before = len(room._pending)
             make_room(room)
-            self.sent_away += before - len(room._guests)
+            self.sent_away += before - len(room._pending)
 
-        monkeypatch.setattr(Acceptor, "_seat", counted)
-        monkeypatch.setattr(Acceptor, "_make_room", room_made)
+        monkeypatch.setattr(Acceptor, "_start", counted)
+        monkeypatch.setattr(Acceptor, "_evict_oldest", room_made)
 
 
 @asynccontextmanager
@@ -52,7 +52,7 @@ async def silent_visitors(peer: str, count: int) -> AsyncIterator[list[asyncio.S
 
 
 def test_the_limits_are_those_of_the_document() -> None:
-    assert (accept.PLACES, form_ring.HANDSHAKE_SECONDS) == (64, 5)
+    assert (accept.PENDING_LIMIT, form_ring.HANDSHAKE_SECONDS) == (64, 5)
 
 
 @pytest.mark.parametrize("with_key", [False, True])
@@ -60,7 +60,7 @@ async def test_a_rank_gets_in_while_strangers_hold_all_places(
     with_key: bool, key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(form_ring, "HANDSHAKE_SECONDS", 100 * PATIENCE_SECONDS)
-    monkeypatch.setattr(accept, "PLACES", 3)
+    monkeypatch.setattr(accept, "PENDING_LIMIT", 3)
     monkeypatch.setattr(accept, "GRACE_SECONDS", 0.2)
     seats = Seats(monkeypatch)
     peers, settings = free_peers(2), {"key_file": key_file} if with_key else {}
@@ -72,7 +72,7 @@ async def test_a_rank_gets_in_while_strangers_hold_all_places(
 
 
 async def test_ranks_in_a_crowd_do_not_push_each_other_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accept, "PLACES", 1)
+    monkeypatch.setattr(accept, "PENDING_LIMIT", 1)
     monkeypatch.setattr(accept, "GRACE_SECONDS", 10 * PATIENCE_SECONDS)
     seats, size = Seats(monkeypatch), 4
     peers = free_peers(size)
@@ -96,7 +96,7 @@ async def test_whoever_says_too_little_for_too_long_is_sent_away(monkeypatch: py
 
 
 async def test_a_formed_ring_takes_its_time_with_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accept, "LEISURE_SECONDS", 10 * PATIENCE_SECONDS)
+    monkeypatch.setattr(accept, "PAUSE_SECONDS", 10 * PATIENCE_SECONDS)
     peers = free_peers(2)
     async with formed_ring(peers):
         seats = Seats(monkeypatch)
@@ -108,7 +108,7 @@ async def test_a_formed_ring_takes_its_time_with_strangers(monkeypatch: pytest.M
 
 
 def test_the_dearer_a_greeting_the_longer_the_next_waits() -> None:
-    assert [leisure_after(cost) for cost in (0, 0.0005, 0.0064, 10)] == [0.02, 0.02, pytest.approx(0.128), 1.0]
+    assert [pause_after(cost) for cost in (0, 0.0005, 0.0064, 10)] == [0.02, 0.02, pytest.approx(0.128), 1.0]
 
 
 async def test_a_mistake_of_ours_costs_a_stranger_its_connection_and_us_one_line(
@@ -117,18 +117,18 @@ async def test_a_mistake_of_ours_costs_a_stranger_its_connection_and_us_one_line
     async def mistaken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("nobody thought of it")
 
-    monkeypatch.setattr(accept, "LEISURE_SECONDS", 0.0)
+    monkeypatch.setattr(accept, "PAUSE_SECONDS", 0.0)
     unhandled: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
     peers = free_peers(2)
     async with formed_ring(peers):
-        monkeypatch.setattr(form_ring, "answer", mistaken)
+        monkeypatch.setattr(form_ring, "respond", mistaken)
         for _ in range(5):
             await one_stranger(peers[0], b"")  # which waits until the connection is closed
     gc.collect()
     assert unhandled == []
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    told = re.escape("from 127.0.0.1: a mistake of this program, ZeroDivisionError('nobody thought of it') at ")
+    told = re.escape("from 127.0.0.1: an internal error, ZeroDivisionError('nobody thought of it') at ")
     assert re.search(rf"turned away a connection {told}.*test_accept.py:\d+$", line)
 
 
@@ -159,7 +159,7 @@ def noises(chance: random.Random) -> list[bytes]:
 async def test_strangers_of_all_kinds_leave_no_trace(
     with_key: bool, key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accept, "LEISURE_SECONDS", 0.0)
+    monkeypatch.setattr(accept, "PAUSE_SECONDS", 0.0)
     chance, peers = random.Random(5), free_peers(2)
     config = ringwide.RingConfig(**({"key_file": key_file} if with_key else {}))
     over, formed = asyncio.Event(), asyncio.Barrier(3)

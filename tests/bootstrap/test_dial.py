@@ -1,4 +1,4 @@
-"""Which socket a dialer gets: a Unix-domain one if there is one, and TCP in every other case."""
+"""Dialing: a Unix-domain socket if there is one, and TCP in every other case."""
 
 import errno
 import socket

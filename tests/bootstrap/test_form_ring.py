@@ -1,4 +1,4 @@
-"""Ranks that find each other, ranks that must not, and strangers: through `join`, over real connections."""
+"""Formation of a ring by ranks that fit, by ranks that do not, and with unknown clients, over real connections."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ringwide
-from bootstrap.strangers import (
+from bootstrap.raw_clients import (
     HELLO,
     PATIENCE_SECONDS,
     REFUSED,

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from ringwide.bootstrap.form_ring import TOLD_OF_ONE_PEER, Problems
+from ringwide.bootstrap.form_ring import PROBLEMS_PER_PEER, PeerProblems
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -10,7 +10,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_two_problems_that_take_turns_are_two_lines(caplog: pytest.LogCaptureFixture) -> None:
-    problems = Problems()
+    problems = PeerProblems()
     for _ in range(100):
         problems.note(2, "host:1", "it hangs up")
         problems.note(2, "host:1", "it speaks HTTP")
@@ -19,16 +19,16 @@ def test_two_problems_that_take_turns_are_two_lines(caplog: pytest.LogCaptureFix
 
 
 def test_one_that_is_always_another_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
-    problems = Problems()
+    problems = PeerProblems()
     for number in range(1000):
         problems.note(1, "host:1", f"its first bytes are {number}")
     problems.note(3, "host:3", "it hangs up")
-    assert len(warnings(caplog)) == TOLD_OF_ONE_PEER + 1
+    assert len(warnings(caplog)) == PROBLEMS_PER_PEER + 1
     assert problems.of(1) == "its first bytes are 999"
 
 
 def test_a_problem_that_is_solved_is_none() -> None:
-    problems = Problems()
+    problems = PeerProblems()
     problems.note(1, "host:1", "it hangs up")
     problems.solved(1)
     problems.solved(2)

@@ -1,4 +1,4 @@
-"""What ranks bring to a handshake: who wishes for checksums, and that the longest words still fit."""
+"""Input of ranks to a handshake: checksums, and the longest hello that fits."""
 
 import asyncio
 import socket
@@ -98,7 +98,10 @@ def test_what_shall_be_encrypted_never_goes_in_the_clear() -> None:
     with pytest.raises(ConfigError, match="encrypt needs the key that all ranks share"):
         Protection(encrypt=True)
     terms = HandshakeTerms(0, 2, "", {}, Protection(encrypt=True, secret=SECRET))
-    with Connected("10.0.0.1", "10.0.0.2") as sock, pytest.raises(Unproven, match="nothing was proven from which keys"):
+    with (
+        Connected("10.0.0.1", "10.0.0.2") as sock,
+        pytest.raises(Unproven, match="nothing was proven from which encryption keys"),
+    ):
         _wire(UntrustedConnection(PlainWire(sock)), terms, None, dialed=True)
 
 

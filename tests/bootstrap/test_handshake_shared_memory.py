@@ -1,4 +1,4 @@
-"""Ranks on one machine share memory for what is large: who does, and what becomes of memory that is not right."""
+"""Shared memory between ranks on one machine: when it is used, and that wrong memory is refused."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ import ringwide
 from local_ring import free_peers, on_every_rank
 from ringwide import Ring, RingConfig
 from ringwide.bootstrap.form_ring import RingFormation
-from ringwide.bootstrap.handshake import HandshakeTerms, can_share, share
+from ringwide.bootstrap.handshake import HandshakeTerms, can_share_memory, exchange_memory
 from ringwide.bootstrap.peers import Address
 from ringwide.bootstrap.protection import Protection
 from ringwide.bootstrap.untrusted_connection import HungUp, UntrustedConnection
@@ -73,11 +73,11 @@ async def test_one_that_may_not_open_many_files_shares_less(
 
 async def test_a_system_without_such_memory_uses_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
-    can_share.cache_clear()
+    can_share_memory.cache_clear()
     try:
         assert await on_every_rank(2, ways) == [{"unix"}] * 2
     finally:
-        can_share.cache_clear()
+        can_share_memory.cache_clear()
 
 
 async def sums(ring: Ring) -> bool:
@@ -160,7 +160,7 @@ async def test_what_is_not_such_memory_is_refused_and_closed(hand: Hand) -> None
         here.setblocking(False)
         hand(there)
         with pytest.raises(RemoteProtocolError, match="shares"):
-            await asyncio.wait_for(share(UntrustedConnection(PlainWire(here)), SHAPE), PATIENCE_SECONDS)
+            await asyncio.wait_for(exchange_memory(UntrustedConnection(PlainWire(here)), SHAPE), PATIENCE_SECONDS)
         there.close()
         here.close()
         assert set(os.listdir("/proc/self/fd")) < before
@@ -170,7 +170,7 @@ async def test_one_that_hangs_up_instead_is_gone() -> None:
     here, there = socket.socketpair()
     with here, there:
         here.setblocking(False)
-        sharing_ = asyncio.create_task(share(UntrustedConnection(PlainWire(here)), SHAPE))
+        sharing_ = asyncio.create_task(exchange_memory(UntrustedConnection(PlainWire(here)), SHAPE))
         await asyncio.sleep(0)
         there.recv(1)
         there.close()
@@ -196,7 +196,7 @@ async def test_of_two_that_come_as_one_rank_at_the_same_time_only_one_is_let_in(
         serving = asyncio.create_task(formation.serve(listener))
         joining = asyncio.create_task(formation.run(timeout_seconds=PATIENCE_SECONDS))
         dialed = [await _welcome(listener.getsockname(), terms[1]) for _ in range(2)]
-        wires = [await share(channel, SHAPE) for channel in dialed]
+        wires = [await exchange_memory(channel, SHAPE) for channel in dialed]
         try:
             with pytest.raises(ringwide.JoinError, match="each rank must be started once"):
                 await joining

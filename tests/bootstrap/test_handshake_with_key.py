@@ -1,4 +1,4 @@
-"""Ranks that share a key, and everybody else at their door: replays, reflections, other keys, no keys."""
+"""Handshakes with a key, and attacks on them: replays, reflections, other keys, no keys."""
 
 import asyncio
 import hmac
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ringwide
-from bootstrap.strangers import (
+from bootstrap.raw_clients import (
     CHALLENGE,
     HELLO,
     PATIENCE_SECONDS,
@@ -151,7 +151,7 @@ async def test_another_key_is_named_at_once_and_at_the_end(
     assert f"rank 0 ({peers[0]}; {words})" in dialer
     assert warnings_of(caplog) == {
         f"rank 0 at {peers[0]}: {words}",
-        "rank 0 turned away a connection from 127.0.0.1: it left when it had our proof: was it started with another "
+        "rank 0 turned away a connection from 127.0.0.1: it left after it got our proof: was it started with another "
         "key_file or run_id?",
     }
 
@@ -201,7 +201,7 @@ async def test_a_dialer_without_a_key_and_a_listener_with(key_file: Path, caplog
         member(0, peers, key_file=key_file, start_timeout_seconds=START_SECONDS),
         member(1, peers, start_timeout_seconds=START_SECONDS),
     )
-    words = "it hangs up without a word: was it started with key_file or tls, and this rank without?"
+    words = "it hangs up without an answer: was it started with key_file or tls, and this rank without?"
     assert f"rank 0 ({peers[0]}; {words})" in dialer
     assert warnings_of(caplog) == {
         f"rank 0 at {peers[0]}: {words}",

@@ -1,4 +1,4 @@
-"""Rings under TLS: who has a certificate of the same authority is let in, and everybody else finds out why not."""
+"""Rings under TLS: certificates of the same authority are accepted, and everybody else learns why not."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import ringwide
-from bootstrap.strangers import PATIENCE_SECONDS, START_SECONDS, rest, visiting
+from bootstrap.raw_clients import PATIENCE_SECONDS, START_SECONDS, rest, visiting
 from bootstrap.test_accept import Seats, silent_visitors
 from bootstrap.test_form_ring import formed_ring, member, outcomes_of
 from local_ring import free_peers
@@ -70,7 +70,7 @@ async def test_tls_on_one_side_only_is_named_on_both(
     dialer, listener = warnings_with(caplog, f"rank 0 at {peers[0]}"), warnings_with(caplog, "turned away")
     assert (len(dialer), len(listener)) == (1, 1)
     if with_tls == 0:
-        assert "it hangs up without a word: was it started with key_file or tls, and this rank without?" in str(
+        assert "it hangs up without an answer: was it started with key_file or tls, and this rank without?" in str(
             errors[1]
         )
         assert OTHER_TLS in listener[0]
@@ -118,9 +118,9 @@ async def test_a_formed_ring_takes_the_more_time_the_more_strangers_cost(
     with_tls: bool, tls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A TLS handshake costs some, and the rank has made one already; a plain one costs next to nothing."""
-    monkeypatch.setattr(accept, "LEISURE_SECONDS", 0.0)
-    monkeypatch.setattr(accept, "TIMES_THE_COST", 1e9)
-    monkeypatch.setattr(accept, "LONGEST_LEISURE_SECONDS", 10 * PATIENCE_SECONDS)
+    monkeypatch.setattr(accept, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(accept, "PAUSE_PER_COST", 1e9)
+    monkeypatch.setattr(accept, "LONGEST_PAUSE_SECONDS", 10 * PATIENCE_SECONDS)
     peers = free_peers(2)
     async with formed_ring(peers, **({"tls": tls} if with_tls else {})):
         seats = Seats(monkeypatch)

@@ -1,10 +1,10 @@
-"""Who am I, and where are the others? Every source, which goes first, and every half or wrong environment."""
+"""Launcher environments: every source, their order, and every incomplete or wrong environment."""
 
 from typing import Any
 
 import pytest
 
-from ringwide.bootstrap.launcher_env import AssignedRank, find_place
+from ringwide.bootstrap.launcher_env import AssignedRank, find_rank
 from ringwide.bootstrap.peers import Address
 from ringwide.errors import ConfigError
 
@@ -61,7 +61,7 @@ AT = Address("10.0.0.1", 29500)
     ],
 )
 def test_every_source_says_who_and_where(environ: dict[str, str], place: AssignedRank) -> None:
-    assert find_place(environ) == place
+    assert find_rank(environ) == place
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_every_source_says_who_and_where(environ: dict[str, str], place: Assigne
     ],
 )
 def test_which_source_goes_first(environ: dict[str, str], options: dict[str, Any], rank: int, source: str) -> None:
-    place = find_place(environ, **options)
+    place = find_rank(environ, **options)
     assert (place.rank, place.source) == (rank, source)
 
 
@@ -100,7 +100,7 @@ def test_which_source_goes_first(environ: dict[str, str], options: dict[str, Any
 def test_where_the_others_are(
     environ: dict[str, str], options: dict[str, Any], peers: str | None, master: Address | None
 ) -> None:
-    place = find_place(environ, **options)
+    place = find_rank(environ, **options)
     assert (place.peers, place.master) == (peers, master)
     assert place.hosted is (master == AT)  # a store of our own choice is not that of torchrun
 
@@ -115,7 +115,7 @@ def test_where_the_others_are(
     ],
 )
 def test_one_that_is_alone_need_not_meet(environ: dict[str, str]) -> None:
-    place = find_place(environ)
+    place = find_rank(environ)
     assert (place.rank, place.size, place.master) == (0, 1, None)
     assert str(place).endswith("; alone)")
 
@@ -141,7 +141,7 @@ def test_one_that_is_alone_need_not_meet(environ: dict[str, str]) -> None:
         ({**TORCH, "MASTER_PORT": ""}, {}, "MASTER_ADDR is set (to 10.0.0.1), but MASTER_PORT is not"),
         ({**TORCH, "MASTER_ADDR": ""}, {}, "MASTER_PORT is set (to 29500), but MASTER_ADDR is not"),
         ({**TORCH, "MASTER_PORT": "http"}, {}, "MASTER_ADDR and MASTER_PORT: '10.0.0.1:http': the port"),
-        ({**TORCH, "MASTER_PORT": "0"}, {}, "MASTER_ADDR and MASTER_PORT: '10.0.0.1:0': a port is between 1"),
+        ({**TORCH, "MASTER_PORT": "0"}, {}, "MASTER_ADDR and MASTER_PORT: '10.0.0.1:0': a port must be between 1"),
         ({**TORCH, "MASTER_ADDR": "a b"}, {}, "MASTER_ADDR and MASTER_PORT: 'a b:29500': 'a b' cannot be a host name"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, {}, "RANK and WORLD_SIZE say who this is, but nothing says where the ranks"),
         (SLURM, {}, "SLURM_PROCID and SLURM_STEP_NUM_TASKS say who this is, but nothing says where the ranks meet"),
@@ -164,7 +164,7 @@ def test_one_that_is_alone_need_not_meet(environ: dict[str, str]) -> None:
 )
 def test_half_or_wrong_environments_are_named(environ: dict[str, str], options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        find_place(environ, **options)
+        find_rank(environ, **options)
     assert message in str(caught.value)
     assert len(str(caught.value)) < 450
 
@@ -178,4 +178,4 @@ def test_half_or_wrong_environments_are_named(environ: dict[str, str], options: 
     ],
 )
 def test_one_line_says_what_was_used(environ: dict[str, str], options: dict[str, Any], line: str) -> None:
-    assert str(find_place(environ, **options)) == line
+    assert str(find_rank(environ, **options)) == line

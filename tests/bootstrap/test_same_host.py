@@ -1,4 +1,4 @@
-"""Ranks on one machine meet on Unix-domain sockets where they can: how they find them, and whom they believe there."""
+"""Unix-domain sockets between ranks on one machine: how they are found, and whose are refused."""
 
 import asyncio
 import os
@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 import ringwide
-from bootstrap.strangers import PATIENCE_SECONDS, START_SECONDS, hang_up, hello, rest
+from bootstrap.raw_clients import PATIENCE_SECONDS, START_SECONDS, hang_up, hello, rest
 from bootstrap.test_form_ring import formed_ring, forward, member, outcomes_of
 from local_ring import free_peers, on_every_rank
 from ringwide import Ring, RingConfig
 from ringwide.bootstrap import form_ring
 from ringwide.bootstrap.listen import open_listeners
 from ringwide.bootstrap.peers import Address, parse_address
-from ringwide.bootstrap.same_host import is_here, is_wildcard, unix_name
+from ringwide.bootstrap.same_host import is_local, is_wildcard, unix_name
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -161,7 +161,7 @@ def test_who_listens_everywhere_on_another_port_has_no_name_that_others_know() -
 
 @pytest.mark.parametrize(("host", "here"), [("127.0.0.1", True), ("127.8.9.10", True), ("192.0.2.1", False)])
 def test_an_address_of_this_machine_is_known(host: str, here: bool) -> None:
-    assert is_here(socket.AF_INET, (host, 29500)) is here
+    assert is_local(socket.AF_INET, (host, 29500)) is here
 
 
 def test_names_are_short_enough_and_of_one_user_and_address() -> None:
@@ -208,7 +208,7 @@ async def test_unix_needs_its_name() -> None:
     with taken(name_of(peers[0])):
         (error,) = await outcomes_of(member(0, peers, same_host="unix"))
     assert isinstance(error, ringwide.AddressError)
-    assert "rank 0 cannot listen on a Unix-domain socket: somebody else has taken its name" in str(error)
+    assert "rank 0 cannot listen on a Unix-domain socket: another process has taken its name" in str(error)
 
 
 # -- whom one believes
@@ -242,7 +242,7 @@ async def test_whoever_took_the_name_first_is_left_alone_and_ranks_meet_on_tcp(
         for writer in held:
             writer.close()
     assert (
-        "rank 0 has no Unix-domain socket, and uses TCP on this machine: somebody else has taken its name"
+        "rank 0 has no Unix-domain socket, and uses TCP on this machine: another process has taken its name"
         in caplog.text
     )
 

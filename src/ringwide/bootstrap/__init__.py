@@ -1,0 +1,1 @@
+"""Forming the ring: addresses of the peers, listening, dialing, handshake, protection."""

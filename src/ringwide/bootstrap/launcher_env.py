@@ -1,14 +1,14 @@
-"""Which rank of how many this process is, and where it meets the others: by its options, or by who started it.
+"""Launcher environment: rank, size and the way to the other ranks, from options or from the launcher's variables.
 
-Two questions, each answered by the first that says anything about it, and by that one alone:
+Each of the two questions is answered by the first source that is set, and by that one alone:
 
     who am I?              --rank · RINGWIDE_RANK, _SIZE · torchrun (RANK, WORLD_SIZE) · Open MPI · PMI · Slurm
     where are the others?  --peers · RINGWIDE_PEERS (a file) · RINGWIDE_MASTER · MASTER_ADDR and MASTER_PORT
 
-- A variable that is set to nothing is not set.
-- mpirun stands before Slurm: under Slurm it is what starts the ranks, and Slurm then counts only its helpers.
-- WORLD_SIZE without RANK says nothing if somebody else knows the rank: scripts for Slurm often export it.
-- A batch script of Slurm has SLURM_PROCID=0 although it is no rank. Only srun starts ranks, and it says so by
+- An empty variable counts as not set.
+- mpirun comes before Slurm: under Slurm mpirun starts the ranks, and Slurm then counts only its helper processes.
+- WORLD_SIZE without RANK is ignored if another source has the rank: scripts for Slurm often export it.
+- A batch script of Slurm has SLURM_PROCID=0 although it is not a rank. Only srun starts ranks, and it sets
   SLURM_STEP_NUM_TASKS.
 """
 
@@ -25,17 +25,17 @@ _LAUNCHERS = "start it with torchrun, srun or mpirun"
 
 @dataclass(frozen=True, slots=True)
 class AssignedRank:
-    """Without `peers` ranks meet at `master`; a rank that is alone needs neither."""
+    """Rank of this process, and the way to the others: `peers`, or the store at `master`. One alone needs neither."""
 
     rank: int
-    size: int | None  # None: as many as there are peers
+    size: int | None  # None: the number of peers
     source: str
     names: tuple[str, ...] = ()
     local_rank: int | None = None
     peers: str | None = None
     master: Address | None = None
-    hosted: bool = False  # the store at `master` is there already: torchrun has opened it
-    attempt: int = 0  # how often torchrun has started all ranks again
+    hosted: bool = False  # torchrun has opened the store at `master` already
+    attempt: int = 0  # how often torchrun has restarted all ranks
 
     def __str__(self) -> str:
         size = "" if self.size is None else f" of {self.size}"
@@ -45,7 +45,7 @@ class AssignedRank:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One that starts ranks, and the variables by which it tells them who they are."""
+    """A launcher, and the variables that it sets for ranks."""
 
     name: str
     rank: str
@@ -61,11 +61,11 @@ _MPI = (
     _Source("MPI", "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID"),
 )
 _PMIX = _Source("PMIx", "PMIX_RANK", ("RINGWIDE_SIZE",))
-"""It tells a rank, but not of how many; under Slurm, srun does."""
+"""It sets a rank, but no size; under Slurm, srun does."""
 
 
-def find_place(environ: Mapping[str, str], *, rank: int | None = None, peers: str | None = None) -> AssignedRank:
-    """`rank` and `peers` are the options. A `ConfigError` names what is wrong, and what would be right."""
+def find_rank(environ: Mapping[str, str], *, rank: int | None = None, peers: str | None = None) -> AssignedRank:
+    """The rank of this process. `rank` and `peers` are the options. A `ConfigError` says what would be right."""
     given = _Given(environ)
     peers = peers or given.get("RINGWIDE_PEERS")
     if rank is not None:
@@ -80,16 +80,16 @@ def find_place(environ: Mapping[str, str], *, rank: int | None = None, peers: st
         return AssignedRank(*who, peers=peers)
     master, hosted = _master(given)
     if master is None and who[1] != 1:
-        raise ConfigError(_nowhere_to_meet(who[2], who[3]))
+        raise ConfigError(_no_master(who[2], who[3]))
     return AssignedRank(*who, master=master, hosted=hosted, attempt=given.count("TORCHELASTIC_RESTART_COUNT") or 0)
 
 
 _Who = tuple[int, int | None, str, tuple[str, ...], int | None]
-"""The first five of a AssignedRank: rank, size, source, names, local rank."""
+"""The first five fields of an `AssignedRank`: rank, size, source, names, local rank."""
 
 
 class _Given:
-    """The variables that are set to something."""
+    """The environment variables that are not empty."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -123,23 +123,23 @@ def _who(given: _Given, peers: str | None) -> _Who:
         return _of(_SLURM, given, peers)
     if given.get(_PMIX.rank):
         return _of(_PMIX, given, peers)
-    raise ConfigError(_nobody(given, peers))
+    raise ConfigError(_no_rank(given, peers))
 
 
 def _is_pmix_alone(given: _Given) -> bool:
-    """RINGWIDE_SIZE may complete what PMIx leaves open."""
+    """RINGWIDE_SIZE alone may complete the rank of PMIx."""
     return given.get(_OURS.rank) is None and given.get(_PMIX.rank) is not None
 
 
 def _of(source: _Source, given: _Given, peers: str | None, name: str = "") -> _Who:
     rank, sized_by = given.count(source.rank), given.first(source.sizes)
     if rank is None:
-        raise ConfigError(_half(sized_by or source.sizes[0], given, source.rank))
+        raise ConfigError(_incomplete(sized_by or source.sizes[0], given, source.rank))
     local = given.count(source.local)
     if sized_by is None:
         if peers is not None:  # which are counted
             return rank, None, name or source.name, (source.rank,), local
-        raise ConfigError(_half(source.rank, given, source.sizes[0]))
+        raise ConfigError(_incomplete(source.rank, given, source.sizes[0]))
     size = given.count(sized_by) or 0
     if not size:
         raise ConfigError(f"{sized_by} is 0: a ring has at least one rank; set it right, {_OTHERWISE}")
@@ -149,7 +149,7 @@ def _of(source: _Source, given: _Given, peers: str | None, name: str = "") -> _W
     return rank, size, name or source.name, (source.rank, sized_by), local
 
 
-def _half(there: str, given: _Given, missing: str) -> str:
+def _incomplete(there: str, given: _Given, missing: str) -> str:
     return f"{there} is set (to {given.get(there)}), but {missing} is not: set both, {_OTHERWISE}"
 
 
@@ -164,9 +164,9 @@ def _require_srun(given: _Given) -> None:
         )
 
 
-def _nobody(given: _Given, peers: str | None) -> str:
+def _no_rank(given: _Given, peers: str | None) -> str:
     if given.get(_TORCH.sizes[0]):
-        return _half(_TORCH.sizes[0], given, _TORCH.rank)
+        return _incomplete(_TORCH.sizes[0], given, _TORCH.rank)
     beginning = f"{peers} says where the others are, but nothing" if peers else "nothing"
     if given.get("SLURM_JOB_ID"):
         return f"{beginning} says which rank this is, as it was not started by srun; write srun before the command"
@@ -194,7 +194,7 @@ def _master(given: _Given) -> tuple[Address | None, bool]:
     return parse_address(text, "MASTER_ADDR and MASTER_PORT"), hosted
 
 
-def _nowhere_to_meet(source: str, names: Sequence[str]) -> str:
+def _no_master(source: str, names: Sequence[str]) -> str:
     example = "host of rank 0"
     if source == "Slurm":
         example = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'

@@ -1,4 +1,7 @@
-"""Opening the TCP socket on which this rank is found, and refusing to do so where it is not safe."""
+"""Listening sockets of a rank: TCP, and beside it a Unix-domain socket for ranks on the same machine.
+
+Without protection a rank listens on loopback only.
+"""
 
 import errno
 import ipaddress
@@ -12,7 +15,59 @@ from ringwide.bootstrap.protection import INSECURE_VARIABLE, KEYGEN, VARIABLE
 from ringwide.bootstrap.same_host import SameHost, is_wildcard, unix_name
 from ringwide.errors import AddressError, ConfigError
 
+logger = logging.getLogger("ringwide.bootstrap")
+
 BACKLOG = 1024
+
+
+def open_listeners(
+    where: Address | socket.socket, known_as: Address, *, rank: int, beyond_loopback: bool, same_host: SameHost
+) -> tuple[socket.socket, ...]:
+    """Listening sockets, the one for TCP first.
+
+    `where` is an address, or a socket that listens already; `known_as` is the address in the peers file. The
+    Unix-domain socket listens before the TCP socket does, and dialers rely on that. Only a socket that listened before
+    is an exception.
+    """
+    beside: list[socket.socket] = []
+
+    def open_beside(tcp: socket.socket) -> None:
+        if same_host != "tcp" and (unix := _listen_beside(tcp, known_as, rank, same_host)) is not None:
+            beside.append(unix)
+
+    try:
+        if isinstance(where, Address):
+            tcp = listen(where, rank=rank, beyond_loopback=beyond_loopback, when_bound=open_beside)
+        else:
+            tcp = adopted(where, rank=rank, beyond_loopback=beyond_loopback)
+            open_beside(tcp)
+    except BaseException:
+        for unix in beside:
+            unix.close()
+        raise
+    return (tcp, *beside)
+
+
+def _listen_beside(tcp: socket.socket, known_as: Address, rank: int, same_host: SameHost) -> socket.socket | None:
+    sockaddr = tcp.getsockname()
+    if is_wildcard(sockaddr):
+        # Dialers use the address in the peers file. It is ours, unless a port of another machine is forwarded here.
+        port, (_, sockaddr) = sockaddr[1], resolved(known_as)
+        if known_as.port != port:
+            return None
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.bind(unix_name(sockaddr))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        problem = "another process has taken its name" if error.errno == errno.EADDRINUSE else error.strerror or error
+        if same_host == "unix":
+            raise AddressError(f"rank {rank} cannot listen on a Unix-domain socket", str(problem)) from error
+        logger.warning("rank %d has no Unix-domain socket, and uses TCP on this machine: %s", rank, problem)
+        return None
+    return sock
 
 
 def listen(
@@ -22,16 +77,16 @@ def listen(
     beyond_loopback: bool,
     when_bound: Callable[[socket.socket], None] = lambda _: None,
 ) -> socket.socket:
-    """A listening socket. Every failure names the address, whose it is, and what would be right.
+    """A listening TCP socket. Every error names the address, the rank, and what would be right.
 
-    `when_bound` is called when the address is ours, and nobody can connect yet.
+    `when_bound` is called when the address is bound and nobody can connect yet.
     """
     family, sockaddr = resolved(address)
     if not beyond_loopback and not is_loopback(str(sockaddr[0])):
         raise refusal(str(address), rank=rank)
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port of a run that just ended is free
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port of a run that has just ended may be reused
         sock.bind(sockaddr)
         when_bound(sock)
         sock.listen(BACKLOG)
@@ -46,7 +101,7 @@ def listen(
 
 
 def adopted(listener: socket.socket, *, rank: int, beyond_loopback: bool) -> socket.socket:
-    """A listening socket that somebody else has opened, ready for use under the same rules."""
+    """A listening socket that the caller has opened, checked by the same rules."""
     if listener.fileno() < 0:
         raise ConfigError(f"rank {rank}: the listener is closed; each ring needs a listening socket of its own")
     listens = listener.type == socket.SOCK_STREAM and listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
@@ -60,7 +115,7 @@ def adopted(listener: socket.socket, *, rank: int, beyond_loopback: bool) -> soc
 
 
 def is_loopback(host: str) -> bool:
-    """`host` is a numeric address, perhaps with a scope."""
+    """Whether a numeric address, perhaps with a scope, is loopback."""
     return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
@@ -90,64 +145,8 @@ def _explain(error: OSError, rank: int) -> str:
         case errno.EADDRINUSE:
             return f"the port is in use; is another process running as rank {rank}?"
         case errno.EADDRNOTAVAIL:
-            return (
-                "this machine does not have that address; is the rank right? (or set listen: to where it shall listen)"
-            )
+            return "this machine does not have that address; is the rank right? (or set listen: to an address it has)"
         case errno.EACCES:
             return "ports below 1024 are reserved; choose a higher one"
         case _:
             return error.strerror or str(error)
-
-
-# Where this rank is found: on TCP, and for ranks on this machine beside it on a Unix-domain socket.
-
-logger = logging.getLogger("ringwide.bootstrap")
-
-
-def open_listeners(
-    where: Address | socket.socket, known_as: Address, *, rank: int, beyond_loopback: bool, same_host: SameHost
-) -> tuple[socket.socket, ...]:
-    """Sockets that listen, the one for TCP first.
-
-    `where` is an address, or a socket that listens already; `known_as` is what the peers file says. Whoever can connect
-    by TCP could do so by the other already: a dialer relies on it. Only a socket that listened before is an exception.
-    """
-    beside: list[socket.socket] = []
-
-    def open_beside(tcp: socket.socket) -> None:
-        if same_host != "tcp" and (unix := _listen_beside(tcp, known_as, rank, same_host)) is not None:
-            beside.append(unix)
-
-    try:
-        if isinstance(where, Address):
-            tcp = listen(where, rank=rank, beyond_loopback=beyond_loopback, when_bound=open_beside)
-        else:
-            tcp = adopted(where, rank=rank, beyond_loopback=beyond_loopback)
-            open_beside(tcp)
-    except BaseException:
-        for unix in beside:
-            unix.close()
-        raise
-    return (tcp, *beside)
-
-
-def _listen_beside(tcp: socket.socket, known_as: Address, rank: int, same_host: SameHost) -> socket.socket | None:
-    sockaddr = tcp.getsockname()
-    if is_wildcard(sockaddr):
-        # Dialers come with the address of the peers file, and it is ours: unless somebody else's port leads here.
-        port, (_, sockaddr) = sockaddr[1], resolved(known_as)
-        if known_as.port != port:
-            return None
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        sock.bind(unix_name(sockaddr))
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        problem = "somebody else has taken its name" if error.errno == errno.EADDRINUSE else error.strerror or error
-        if same_host == "unix":
-            raise AddressError(f"rank {rank} cannot listen on a Unix-domain socket", str(problem)) from error
-        logger.warning("rank %d has no Unix-domain socket, and uses TCP on this machine: %s", rank, problem)
-        return None
-    return sock

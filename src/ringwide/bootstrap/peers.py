@@ -1,12 +1,12 @@
-"""Who may take part, written down before the start: one `host:port` for each rank, in order of rank.
+"""Peers file: one `host:port` for each rank, in order of rank.
 
     peers.txt                           peers.yaml
     # the two on the desk               - 192.168.0.10:29500
     192.168.0.10:29500   # rank 0       - "[fe80::1%eth0]:29500"
     [fe80::1%eth0]:29500 # rank 1
 
-A list of strings in the program does as well. Every mistake is a `ConfigError` that says where it stands, what was
-found there and what would be right.
+A list of strings in the program works as well. Every mistake is a `ConfigError` that cites the place, what was found
+there, and what would be right.
 """
 
 import os
@@ -23,7 +23,7 @@ NOT_IN_A_HOST = frozenset(" \t/@,;'\"[]")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where one peer listens."""
+    """The address on which a peer listens."""
 
     host: str
     port: int
@@ -56,12 +56,12 @@ def parse_address(text: str, place: str) -> Address:
     if not NOT_IN_A_HOST.isdisjoint(host):
         raise _mistake(place, text, f"{host!r} cannot be a host name")
     if ":" in host:
-        raise _mistake(place, text, "an IPv6 address stands in brackets")
+        raise _mistake(place, text, "an IPv6 address needs brackets")
     return Address(host, _port(port, text, place))
 
 
 def check_rank(rank: int, size: int, where: str) -> None:
-    """`where` names what the size was counted in, usually the peers file."""
+    """Refuse a rank that is out of range. `where` names the source of the size, usually the peers file."""
     if not 0 <= rank < size:
         allowed = "the only rank is 0" if size == 1 else f"ranks go from 0 to {size - 1}"
         peers = "1 peer" if size == 1 else f"{size} peers"
@@ -137,15 +137,15 @@ def _ipv6(host: str, text: str, place: str) -> str:
         # The shortest spelling, so that [0::1] and [::1] are seen to be the same peer.
         return str(IPv6Address(host))
     except ValueError as error:
-        raise _mistake(place, text, f"{host!r} is not an IPv6 address; only those stand in brackets") from error
+        raise _mistake(place, text, f"{host!r} is not an IPv6 address; only those have brackets") from error
 
 
 def _port(digits: str, text: str, place: str) -> int:
     if not digits.isascii() or not digits.isdigit():
-        raise _mistake(place, text, "the port after the last colon is a number")
-    # More digits than any port has are not worth turning into a number: int() refuses very long ones in its own words.
+        raise _mistake(place, text, "the port after the last colon must be a number")
+    # Checked before int(), which refuses very long numbers with an error of its own.
     if len(digits) > 9 or not 1 <= int(digits) <= 65535:
-        raise _mistake(place, text, "a port is between 1 and 65535")
+        raise _mistake(place, text, "a port must be between 1 and 65535")
     return int(digits)
 
 

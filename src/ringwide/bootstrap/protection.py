@@ -1,6 +1,6 @@
-"""Protection of a ring: the key that all ranks share, and the rule that nobody listens beyond loopback without one.
+"""Protection of a ring: key file, TLS, encryption, and what a rank needs to listen beyond loopback.
 
-The key file is made once, copied to every machine, and read by nobody else.
+A key file is made once and copied to every machine. Only its owner may read it.
 """
 
 import os
@@ -15,9 +15,16 @@ from ringwide.errors import ConfigError
 from ringwide.protocol.key_proof import KEY_BYTES, Secret
 from ringwide.transport.tls import TlsContexts, open_nonblocking, why_not_private
 
+VARIABLE, INSECURE_VARIABLE = "RINGWIDE_KEY_FILE", "RINGWIDE_INSECURE"
+KEYGEN = "python -m ringwide keygen FILE"
+_LABEL = "ringwide-key-1"
+_LONGEST_BYTES = 1024
 _BEGINNING = "ringwide-key-"
 _DIGITS = re.compile(r"[0-9a-fA-F]{64}")
 _KEYS_IN_TEXT = re.compile(rf"{_BEGINNING}\w*\W+[0-9a-fA-F]{{8,}}|(?<![0-9a-fA-F])[0-9a-fA-F]{{64}}(?![0-9a-fA-F])")
+
+
+# -- keys where names of files belong
 
 
 def looks_like_a_key(text: str) -> bool:
@@ -26,7 +33,7 @@ def looks_like_a_key(text: str) -> bool:
 
 
 def refuse_keys(settings: object, *, prefix: str = "", but: Collection[str] = ()) -> None:
-    """To be asked before anything can complain of a setting, and show its value."""
+    """Refuse settings whose value is a key. Called first, since any other error would show the value."""
     for name, value in settings.items() if isinstance(settings, Mapping) else ():
         if name not in but:
             _refuse_key(str(value), f"{prefix}{name}")
@@ -46,7 +53,7 @@ def file_named(name: str, *, origin: str) -> Path:
 
 
 def concealed(text: str) -> str:
-    """The text without the keys that it may hold, for a line that repeats what somebody wrote."""
+    """The text without the keys that it may contain, for messages that quote what a user wrote."""
     return _KEYS_IN_TEXT.sub("(a key)", text)
 
 
@@ -55,10 +62,7 @@ def _refuse_key(text: str, origin: str) -> None:
         raise ConfigError(f"{origin}: this is a key itself; name the file that it is in")
 
 
-VARIABLE = "RINGWIDE_KEY_FILE"
-KEYGEN = "python -m ringwide keygen FILE"
-_LABEL = "ringwide-key-1"
-_LONGEST_BYTES = 1024
+# -- key files
 
 
 def make_key_file(path: Path) -> None:
@@ -76,7 +80,7 @@ def make_key_file(path: Path) -> None:
         raise ConfigError(f"{path}: the key cannot be written: {error.strerror}") from error
     try:
         _write_key(descriptor)
-    except BaseException as error:  # half a key would be of no use, and in the way of the next try
+    except BaseException as error:  # half a key is of no use, and in the way of the next try
         path.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise ConfigError(f"{path}: the key cannot be written: {error.strerror}") from error
@@ -90,7 +94,7 @@ def new_key() -> str:
 
 def _write_key(descriptor: int) -> None:
     with open(descriptor, "w", encoding="ascii") as file:
-        os.fchmod(file.fileno(), 0o600)  # a umask may have taken more than that away
+        os.fchmod(file.fileno(), 0o600)  # the umask may have removed even these
         file.write(new_key())
         file.flush()
         os.fsync(file.fileno())
@@ -105,7 +109,7 @@ def load_key(path: Path, *, origin: str) -> Secret:
         if label != _LABEL:
             raise ValueError
         return Secret(bytes.fromhex(digits))
-    except ValueError:  # not `from` it: an error must not carry what stands in the file
+    except ValueError:  # not `from` it: an error must not carry the content of the file
         raise ConfigError(f"{where}: this is not a key; make one with `{KEYGEN}`") from None
 
 
@@ -132,19 +136,16 @@ def _require_private(found: os.stat_result, path: Path, where: str) -> None:
         raise ConfigError(f"{where}: the key file {problem}")
 
 
-INSECURE_VARIABLE = "RINGWIDE_INSECURE"
-
-
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """Nothing by default, which is enough on one machine."""
+    """Settings that protect a ring. The default, no protection, is enough on one machine."""
 
     secret: Secret | None = None
     encrypt: bool = False
     tls: TlsContexts | None = None
     insecure: bool = False
     run_id: str = ""
-    checksum: bool | None = None  # None: where bytes leave this machine and nothing else guards them
+    checksum: bool | None = None  # None: where bytes leave this machine and nothing else protects them
 
     def __post_init__(self) -> None:
         if self.encrypt and self.secret is None:

@@ -1,13 +1,13 @@
-"""Ranks that know a store, but not each other, find out where everybody listens.
+"""Rendezvous through a key-value store: ranks that do not know each other learn where everybody listens.
 
 Rules:
-- Each rank opens its socket first and tells the port then: nobody can take it in between.
+- Each rank opens its socket before it publishes the port, so nobody can take the port in between.
 - Ranks that all share one machine and its network listen on loopback, where nobody else can connect.
-- Beyond loopback the ring must be protected, or said to need no protection. If one rank gives up, it tells the others
-  why, and all of them give up: nobody waits for a rank that will not come.
-- What is in the store is not trusted: it is an address, or an error.
+- Beyond loopback the ring must be protected, or explicitly insecure. If one rank gives up, it publishes why, and all of
+  them give up: nobody waits for a rank that will not come.
+- The content of the store is not trusted: each value is an address, or an error.
 
-A store serves for one ring only; for several, give each its own prefix (`torch.distributed.PrefixStore`).
+A store serves one ring only. For several rings, give each its own prefix (`torch.distributed.PrefixStore`).
 """
 
 import ipaddress
@@ -25,6 +25,8 @@ from ringwide.bootstrap.listen import is_loopback, listen
 from ringwide.bootstrap.peers import Address, check_rank, parse_address
 from ringwide.errors import AddressError, ConfigError, JoinError, RingwideError, StartTimeout
 
+__all__: Sequence[str] = ["Found", "Store", "find_peers"]
+
 logger = logging.getLogger("ringwide.bootstrap")
 
 PREFIX = "ringwide/"
@@ -32,6 +34,12 @@ LONGEST_BYTES = 1024
 REMIND_SECONDS = 3.0
 _HEARD_SECONDS = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
+LOOPBACK = "127.0.0.1"
+_LONGEST_ADDRESS = 300
+_REFUSED, _FAILED = "refused: ", "failed: "
+_FAR_AWAY = ("192.0.2.1", "2001:db8::1")
+"""Addresses that nobody has (RFC 5737, RFC 3849), so the default route leads there."""
+_ANY_PORT = 9
 
 
 class Store(Protocol):
@@ -40,22 +48,22 @@ class Store(Protocol):
     def set(self, key: str, value: str, /) -> object: ...
 
     def get(self, key: str, /) -> bytes:
-        """Waits until somebody has set the key, and raises what it likes if nobody does."""
+        """Waits until the key is set. If that does not happen, it may raise any exception."""
         ...
 
 
 @runtime_checkable
-class StoreThatAnswers(Protocol):
-    """A store that can say at once whether all of these keys are there, as those of torch can.
+class CheckableStore(Protocol):
+    """A store that can tell at once whether all of these keys are set, as those of torch can.
 
-    Then no wait is blind: it ends when we say, Ctrl-C ends it too, and all who are missing are named.
+    With it, a wait ends after our own timeout or with Ctrl-C, and names all ranks that are missing.
     """
 
     def check(self, keys: list[str], /) -> bool: ...
 
 
 class StoreBoard:
-    """Where every rank writes a line under each heading, and reads those of all ranks."""
+    """Lines of all ranks in a store: every rank writes one under each heading, and reads those of all."""
 
     def __init__(self, store: Store, *, rank: int, size: int, timeout_seconds: float) -> None:
         self._store, self._rank, self._ranks = store, rank, range(size)
@@ -64,28 +72,28 @@ class StoreBoard:
     def write(self, heading: str, line: str) -> None:
         try:
             self._store.set(_key(heading, self._rank), line)
-        except Exception as error:  # whatever a store raises
+        except Exception as error:  # a store may raise anything
             raise self._broken(error) from error
 
     def read(self, heading: str) -> list[str]:
         """The lines of all ranks, in order of rank, when all have written theirs."""
-        if isinstance(self._store, StoreThatAnswers):
+        if isinstance(self._store, CheckableStore):
             self._wait_for_all(self._store, heading)
         return [self.line(heading, rank) for rank in self._ranks]
 
-    def let_others_hear(self) -> None:
-        """Before a rank gives up: with rank 0 the store itself may end, and nobody would learn why."""
+    def linger_until_read(self) -> None:
+        """Wait until all ranks have read the reason. With rank 0 the store itself may end, and with it the reason."""
         self.write("heard", "yes")
-        if self._rank or not isinstance(self._store, StoreThatAnswers):
+        if self._rank or not isinstance(self._store, CheckableStore):
             return
         until, everyone = time.monotonic() + _HEARD_SECONDS, [_key("heard", rank) for rank in self._ranks]
         try:
             while time.monotonic() < until and not self._store.check(everyone):
                 time.sleep(_LONGEST_PAUSE)
-        except Exception as error:  # the reason for which this rank gives up is worth more than this one
+        except Exception as error:  # the reason why this rank gives up matters more
             logger.debug("store error=%s", error)
 
-    def _wait_for_all(self, store: StoreThatAnswers, heading: str) -> None:
+    def _wait_for_all(self, store: CheckableStore, heading: str) -> None:
         everyone = [_key(heading, rank) for rank in self._ranks]
         began = time.monotonic()
         remind_at, pause = began + REMIND_SECONDS, _FIRST_PAUSE
@@ -99,17 +107,17 @@ class StoreBoard:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _missing(self, store: StoreThatAnswers, heading: str) -> list[str]:
+    def _missing(self, store: CheckableStore, heading: str) -> list[str]:
         return [_absent(rank) for rank in self._ranks if not self._has(store, [_key(heading, rank)])]
 
-    def _has(self, store: StoreThatAnswers, keys: list[str]) -> bool:
+    def _has(self, store: CheckableStore, keys: list[str]) -> bool:
         try:
             return store.check(keys)
         except Exception as error:
             raise self._broken(error) from error
 
     def line(self, heading: str, rank: int) -> str:
-        """That of one rank, when it is there."""
+        """The line of one rank, when it is there."""
         began = time.monotonic()
         try:
             value = self._store.get(_key(heading, rank))
@@ -145,19 +153,14 @@ def _absent(rank: int) -> str:
 
 
 def _is_timeout(error: Exception) -> bool:
-    """The stores of torch tell it in words only."""
-    words = str(error).lower()
-    return isinstance(error, TimeoutError) or "wait timeout" in words or "timeout waiting" in words
-
-
-LOOPBACK = "127.0.0.1"
-_LONGEST_ADDRESS = 300
-_REFUSED, _FAILED = "refused: ", "failed: "
+    """The stores of torch report a timeout only in the text of an error."""
+    text = str(error).lower()
+    return isinstance(error, TimeoutError) or "wait timeout" in text or "timeout waiting" in text
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where everybody listens, in order of rank, and the socket of this rank, for `ringwide.join`."""
+    """The addresses of all ranks, in order, and the listening socket of this rank, for `ringwide.join`."""
 
     peers: list[str]
     listener: socket.socket
@@ -174,10 +177,10 @@ def find_peers(
     timeout_seconds: float = 300.0,
     machine: str | None = None,
 ) -> Found:
-    """Blocks until every rank has told where it listens.
+    """Find all ranks. Blocks until every rank has published where it listens.
 
-    Only if ranks are on several machines does it matter that this one listens on `host`, or by default on the address
-    from which the host `towards` is reached. `protected`: there is a key or TLS, or everybody may join (insecure).
+    If ranks are on several machines, this one listens on `host`, or by default on the address from which the host
+    `towards` is reached. `protected`: there is a key or TLS, or the ring is explicitly insecure.
     """
     check_rank(rank, size, "the size of the ring")
     board = StoreBoard(store, rank=rank, size=size, timeout_seconds=timeout_seconds)
@@ -186,8 +189,8 @@ def find_peers(
     try:
         listener = _listener(rank, LOOPBACK if together else host, towards, protected)
     except RingwideError as error:
-        board.write("address", _excuse(error))
-        board.let_others_hear()
+        board.write("address", _failure_line(error))
+        board.linger_until_read()
         raise
     try:
         board.write("address", _address_of(listener))
@@ -210,7 +213,7 @@ def _address_of(listener: socket.socket) -> str:
     return str(Address(*listener.getsockname()[:2]))
 
 
-def _excuse(error: RingwideError) -> str:
+def _failure_line(error: RingwideError) -> str:
     why = _REFUSED if isinstance(error, ConfigError) else _FAILED
     return f"{why}{error}".encode()[:LONGEST_BYTES].decode(errors="ignore")
 
@@ -219,12 +222,12 @@ def _addresses(board: StoreBoard, rank: int) -> list[str]:
     lines = board.read("address")
     for line in lines:
         if line.startswith((_REFUSED, _FAILED)):
-            board.let_others_hear()
-            raise _gave_up(line)
+            board.linger_until_read()
+            raise _failure_of(line)
     return [str(_parsed(line, peer, rank)) for peer, line in enumerate(lines)]
 
 
-def _gave_up(line: str) -> RingwideError:
+def _failure_of(line: str) -> RingwideError:
     if line.startswith(_REFUSED):
         return ConfigError(line.removeprefix(_REFUSED))
     return JoinError(line.removeprefix(_FAILED))
@@ -239,26 +242,19 @@ def _parsed(line: str, peer: int, rank: int) -> Address:
         raise JoinError(f"rank {rank} found in the store, for rank {peer}: {error}") from error
 
 
-__all__: Sequence[str] = ["Found", "Store", "find_peers"]
-
-
-# Which machine this is, and under which address others reach it.
-
-_FAR_AWAY = ("192.0.2.1", "2001:db8::1")
-"""Addresses that nobody has (RFC 5737, RFC 3849): the way there is the default route."""
-_ANY_PORT = 9
+# -- this machine, and its address
 
 
 def this_machine() -> str:
-    """A digest that two processes share if one's 127.0.0.1 is the other's: same boot, same name, same network."""
+    """A digest that two processes share if they share 127.0.0.1: same boot, same name, same network."""
     boot = _text_of(Path("/proc/sys/kernel/random/boot_id"))
     return blake2b("\n".join([boot, socket.gethostname(), _network()]).encode(), digest_size=16).hexdigest()
 
 
 def address_towards(host: str | None, *, rank: int) -> str:
-    """The address of this machine from which `host` is reached, or from which everything else is.
+    """The address of this machine from which `host` is reached, or else that of the default route.
 
-    A machine's own name often leads to loopback (127.0.1.1 in /etc/hosts), where no other machine finds it.
+    A machine's own name often resolves to loopback (127.0.1.1 in /etc/hosts), where no other machine finds it.
     """
     for target in (*([host] if host else []), *_FAR_AWAY):
         found = _source_of(target)
@@ -271,7 +267,7 @@ def address_towards(host: str | None, *, rank: int) -> str:
 
 
 def _source_of(target: str) -> str | None:
-    """To connect a datagram socket sends nothing: the kernel only looks for the way."""
+    """Local address of the route to `target`. Connecting a datagram socket sends nothing."""
     try:
         family, kind, proto, _, sockaddr = socket.getaddrinfo(target, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, proto) as probe:

@@ -1,4 +1,4 @@
-"""A connection whose two ends do not know each other yet: a few small frames of words, and nothing is believed."""
+"""Connection during its handshake: a few small frames, and nothing in them is trusted."""
 
 import asyncio
 import socket
@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
-from ringwide.bootstrap.same_host import is_unix, place_of
+from ringwide.bootstrap.same_host import is_unix, peer_host
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, FrameKind, check_payload
 from ringwide.protocol.handshake import Difference, check_prefix, read_header
 from ringwide.transport.wire import Wire
 
 HANDSHAKE_BYTES = 4096
-"""All that either side may say before the two know each other."""
+"""Most that either side may send before the handshake is over."""
 _PREFIX_BYTES = 3
 
 
 class HungUp(RemoteProtocolError):
-    """The other end has gone, which may mean anything."""
+    """The other end closed the connection, which may mean anything."""
 
 
 class OtherVersion(RemoteProtocolError):
@@ -37,7 +37,7 @@ class HandshakeFrame(NamedTuple):
 
 
 class UntrustedConnection:
-    """One connection during its handshake. It never takes a byte from the wire that belongs to what comes after."""
+    """One connection during its handshake. It never reads beyond the handshake."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -45,14 +45,14 @@ class UntrustedConnection:
 
     @property
     def same_host(self) -> bool:
-        """Is the other end on this machine?"""
+        """Whether the other end is on this machine."""
         if is_unix(self.wire.socket):
             return True
         there, here = host_of(self.wire.socket), str(self.wire.socket.getsockname()[0])
         return there == here or (there != "" and ip_address(there.partition("%")[0]).is_loopback)
 
     async def send(self, frame: bytes) -> None:
-        """Returns without a pause if the kernel has room, and for so little it nearly always has."""
+        """Send a frame. It does not wait if the kernel has room, which for so little it nearly always has."""
         rest = memoryview(frame)
         while rest or self.wire.unsent:
             try:
@@ -93,7 +93,7 @@ class UntrustedConnection:
 
 
 async def until_readable(*sockets: socket.socket) -> None:
-    """Any of them."""
+    """Wait until any of the sockets is readable."""
     loop = asyncio.get_running_loop()
     await _event(sockets, loop.add_reader, loop.remove_reader)
 
@@ -120,8 +120,8 @@ def _happened(event: "asyncio.Future[None]") -> None:
 
 
 def host_of(sock: socket.socket) -> str:
-    """The address at the other end; empty if it has gone."""
+    """The address of the other end. Empty if it has gone."""
     try:
-        return place_of(sock) if is_unix(sock) else str(sock.getpeername()[0])
+        return peer_host(sock) if is_unix(sock) else str(sock.getpeername()[0])
     except OSError:
         return ""

@@ -102,8 +102,6 @@ def fill(out: Array, raw: bytes | bytearray | memoryview) -> None:
         bytes_of(out)[:] = np.frombuffer(raw, np.uint8)
 
 
-# What the lossy codecs have in common: they take floats, and give back what they could keep.
-
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 

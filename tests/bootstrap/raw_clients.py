@@ -1,4 +1,4 @@
-"""Those who connect to a rank and are no peers, or peers of another kind: they speak in bytes made by hand."""
+"""Clients that are not peers, or peers of another kind: they send bytes made by hand."""
 
 import asyncio
 import json
