@@ -28,7 +28,7 @@ RUNS: dict[str, tuple[Callable[[bytes], object], Sequence[bytes], int]] = {
     "proofs": (proof, [seed[-100:] for seed in handshake_seeds()], 10_000),
 }
 MEMORY_BYTES = 1024 * 1024
-"""Some of it are post offices that the collector has not come to yet."""
+"""Some of it are endpoints that the collector has not come to yet."""
 
 
 def test_it_is_a_million() -> None:

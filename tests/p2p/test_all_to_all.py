@@ -153,7 +153,7 @@ async def test_who_hears_that_another_gave_up_passes_it_on() -> None:
         if ring.rank == 0:
             while not endpoint.waits:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            exchanges.hear_given_up(1, next(iter(exchanges._open)), "2 it is tired")
+            exchanges.on_given_up(1, next(iter(exchanges._open)), "2 it is tired")
         error = await error_of(task)
         assert isinstance(error, ringwide.CollectiveAborted)
         assert (error.by, error.reason) == (2, "it is tired")

@@ -1,4 +1,4 @@
-"""How messages end that do not arrive: a peer leaves, is lost or silent, breaks the rules, or lets us wait too long."""
+"""Messages that do not arrive: a peer leaves, is lost or silent, breaks the rules, or lets us wait too long."""
 
 import asyncio
 import itertools
@@ -171,9 +171,9 @@ async def test_while_a_message_is_awaited_signs_of_life_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("frame", "lane", "words"),
     [
-        (news(FrameKind.ACCEPT, "", collective=40), P2P_LANE, "speaks of message 40"),
+        (news(FrameKind.ACCEPT, "", collective=40), P2P_LANE, "refers to message 40"),
         (news(FrameKind.GOODBYE, "it is done"), P2P_LANE, "kind 20 on a p2p lane"),
-        (news(FrameKind.ABORT, "8 x", collective=1), P2P_LANE, "gave up on exchange 1 in strange words"),
+        (news(FrameKind.ABORT, "8 x", collective=1), P2P_LANE, "gave up on exchange 1 and names no rank of this ring"),
         (news(FrameKind.OFFER, "of what?", collective=1), 0, "a p2p frame on a lane for collectives"),
         (b"GET / HTTP/1.1\r\nHost: somewhere.example\r\nAccept: */*\r\n\r\n", P2P_LANE, "not a ringwide frame"),
     ],

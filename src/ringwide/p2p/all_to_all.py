@@ -1,13 +1,13 @@
-"""AllToAlls: every rank has something else for every other, and all of it arrives or nothing is touched.
+"""All-to-all exchange: every rank has a tensor for every other, and either all arrive or no output is changed.
 
-1. All ranks tell all others how much they send to whom, and how much they expect. What does not fit is a mismatch on
-   all ranks alike, before a byte has been sent. The number of this collective is the number of the exchange.
-2. Each sends its messages, and receives those of the others, under that number.
-3. When all has arrived, and all has left, it is copied to where it belongs.
+1. An all-gather tells all ranks how much each sends to whom, and how much it expects. A difference is a mismatch on all
+   ranks alike, before any data is sent. The number of this collective is the number of the exchange.
+2. Each rank sends its messages and receives those of the others, with that number as their tag.
+3. When everything has arrived and everything has left, the results are copied into the caller's tensors.
 
-A rank that fails in between, or is cancelled, tells all others, even if it has not compared yet: some of them perhaps
-have. Those that are not through yet pass it on before they
-give up their own messages, so that all name the rank with which it began, whomever they hear first.
+A rank that fails in between, or is cancelled, tells all others, even if it has not compared the sizes yet: others may
+have. Ranks that are not done yet pass this on before they give up their own messages. So all errors name the rank where
+it began, whichever rank they hear first.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Leaves = Sequence[Leaf | None]
 
 
 class AllToAlls:
-    """The exchanges of one rank's user."""
+    """The all-to-all exchanges of one rank."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class AllToAlls:
         self._planner, self._is_ahead, self._leaving = planner, is_ahead, leaving
         self._ranks = frozenset(map(str, range(size)))
         self._open: dict[int, AllToAll] = {}
-        self._given_up: dict[int, tuple[int, str]] = {}  # by others, where we have not got that far: by whom, and why
-        endpoint.hear_given_up_exchanges(self.hear_given_up)
+        self._given_up: dict[int, tuple[int, str]] = {}  # by others, not open here: by which rank, and why
+        endpoint.watch_given_up_exchanges(self.on_given_up)
 
     def prepared(self, outgoing_: Leaves, incoming: Leaves, what: str, *, gated: bool) -> "AllToAll":
         row = np.stack([_figures(outgoing_), _figures(incoming)])
@@ -63,7 +63,7 @@ class AllToAlls:
         return AllToAll(self, self._planner.plan(request, gated=gated), rows, outgoing_, incoming, what)
 
     def opened(self, number: int, exchange: "AllToAll") -> None:
-        """All that is sent and expected fits. `CollectiveAborted` if somebody has given up already."""
+        """Register an exchange whose sizes fit. `CollectiveAborted` if another rank has given it up already."""
         self._open[number] = exchange
         if number in self._given_up:
             raise exchange.aborted(number, *self._given_up.pop(number))
@@ -72,7 +72,7 @@ class AllToAlls:
         self._open.pop(number, None)
 
     def tell_given_up(self, number: int, transfers: Sequence[AnyTransfer], cause: BaseException) -> None:
-        """To all others, and name the rank with which it began."""
+        """Tell all others that this rank gives up, and name the rank where it began."""
         leaving = isinstance(cause, asyncio.CancelledError) and self._leaving()
         by, reason = self.rank, str(cause) if isinstance(cause, Exception) and str(cause) else reason_of(cause)
         if isinstance(cause, CollectiveAborted):
@@ -81,28 +81,28 @@ class AllToAlls:
         for transfer in transfers:
             self.endpoint.give_up(transfer, reason, leaving=leaving)
 
-    def hear_given_up(self, peer: int, number: int, words: str) -> None:
-        """Another rank has given up on this exchange, because of a third one perhaps."""
+    def on_given_up(self, peer: int, number: int, words: str) -> None:
+        """Another rank has given up on this exchange, perhaps because of a third one."""
         by, _, reason = words.partition(" ")
         if by not in self._ranks:
-            raise RemoteProtocolError(f"rank {peer} gave up on exchange {number} in strange words")
+            raise RemoteProtocolError(f"rank {peer} gave up on exchange {number} and names no rank of this ring")
         if self._is_ahead(number):
-            return  # so it has not compared either, and has told us that as well
+            return  # it has not compared the sizes either, and its abort of that collective reaches us too
         if number in self._open:
             exchange = self._open[number]
             exchange.done(exchange.aborted(number, int(by), reason))
             return
-        self._given_up[number] = int(by), reason  # it is over here, or we still compare what is sent and expected
+        self._given_up[number] = int(by), reason  # it is over here, or we still compare the sizes
         if len(self._given_up) > _REMEMBERED:
             del self._given_up[next(iter(self._given_up))]
 
 
 class AllToAll(Prepared[None]):
-    """One exchange: a collective that compares, and then messages under its number."""
+    """One exchange: a collective that compares sizes, and then messages with its number."""
 
     plain = False
     __slots__ = (
-        *("_exchanges", "_incoming", "_transfers", "_number", "_on_done", "_outgoing", "_own", "_parcels"),
+        *("_exchanges", "_incoming", "_transfers", "_number", "_on_done", "_outgoing", "_own", "_arrivals"),
         *("_rows", "_what"),
     )
 
@@ -112,11 +112,11 @@ class AllToAll(Prepared[None]):
         super().__init__(plan, [Bucket(rows.reshape(-1), None, np.add)], None)
         self._exchanges, self._rows, self._what = exchanges, rows, what
         self._outgoing, self._incoming = outgoing_, incoming
-        self._parcels: list[IncomingTensor] = []
+        self._arrivals: list[IncomingTensor] = []
         self._transfers: list[AnyTransfer] = []
-        self._own: Array | None = None  # what this rank has for itself
+        self._own: Array | None = None  # this rank's tensor for itself
         self._number = 0
-        self._on_done: Callable[[Exception | None], None] = _nobody
+        self._on_done: Callable[[Exception | None], None] = _ignore
 
     def written(self) -> Sequence[Array]:
         return memory_of(self._incoming)
@@ -127,7 +127,7 @@ class AllToAll(Prepared[None]):
     def go_on(self, number: int, on_done: Callable[[Exception | None], None]) -> bool:
         self._number, self._on_done = number, on_done
         try:
-            _check(self._rows, sequence_of(number), self._what)  # all ranks find the same
+            _check(self._rows, sequence_of(number), self._what)  # with the same result on all ranks
             self._exchanges.opened(number, self)
             mine = self._outgoing[self._exchanges.rank]
             self._own = None if mine is None else flat_of(mine).copy()
@@ -137,9 +137,9 @@ class AllToAll(Prepared[None]):
         return True
 
     def done(self, error: Exception | None) -> None:
-        """The first that is heard decides."""
-        on_done, self._on_done = self._on_done, _nobody
-        if on_done is _nobody:
+        """End the exchange. Only the first call counts."""
+        on_done, self._on_done = self._on_done, _ignore
+        if on_done is _ignore:
             return
         if error is not None:
             self.give_up(self._number, error)
@@ -147,7 +147,7 @@ class AllToAll(Prepared[None]):
         on_done(None if error is None else fresh(error))
 
     def _post(self, number: int) -> None:
-        """Every message in both directions; those to receive first, so that what comes has a place."""
+        """Post every message in both directions, receives first, so that arriving data has memory."""
         endpoint, rank, missing = self._exchanges.endpoint, self._exchanges.rank, 1
 
         def on_done(error: Exception | None) -> None:
@@ -157,11 +157,13 @@ class AllToAll(Prepared[None]):
                 self.done(error)
 
         for peer, leaf in _others(self._incoming, rank):
-            parcel = IncomingTensor(leaf, self._exchanges.pool, on_done, source=peer, tag=number, space=Space.EXCHANGES)
+            arrival = IncomingTensor(
+                leaf, self._exchanges.pool, on_done, source=peer, tag=number, space=Space.EXCHANGES
+            )
             missing += 1
-            self._parcels.append(parcel)
-            self._transfers.append(parcel.transfer)
-            endpoint.receive(parcel.transfer)
+            self._arrivals.append(arrival)
+            self._transfers.append(arrival.transfer)
+            endpoint.receive(arrival.transfer)
         for peer, leaf in _others(self._outgoing, rank):
             transfer = outgoing(leaf, endpoint, on_done, to=peer, tag=number, space=Space.EXCHANGES)
             missing += 1
@@ -177,45 +179,45 @@ class AllToAll(Prepared[None]):
         require_unchanged(self._incoming)
 
     def commit(self) -> None:
-        for parcel in self._parcels:
-            parcel.store()
-        place = self._incoming[self._exchanges.rank]
-        if place is not None and self._own is not None:
-            place.store(self._own)
+        for arrival in self._arrivals:
+            arrival.store()
+        leaf = self._incoming[self._exchanges.rank]
+        if leaf is not None and self._own is not None:
+            leaf.store(self._own)
 
     def give_back(self) -> None:
-        for parcel in self._parcels:
-            parcel.give_back()
-        self._cut()
+        for arrival in self._arrivals:
+            arrival.give_back()
+        self._break_cycles()
 
     def discard(self) -> None:
-        for parcel in self._parcels:
-            parcel.discard()
-        self._cut()
+        for arrival in self._arrivals:
+            arrival.discard()
+        self._break_cycles()
 
-    def _cut(self) -> None:
-        """Nothing of it waits for the garbage collector."""
+    def _break_cycles(self) -> None:
+        """Break reference cycles, so that nothing waits for the garbage collector."""
         for transfer in self._transfers:
-            transfer.on_done = _nobody
-        self._transfers, self._parcels = [], []
+            transfer.on_done = _ignore
+        self._transfers, self._arrivals = [], []
 
     def give_up(self, number: int, cause: BaseException) -> None:
-        self._on_done = _nobody
-        if not isinstance(cause, CollectiveMismatch):  # of which all know alike
+        self._on_done = _ignore
+        if not isinstance(cause, CollectiveMismatch):  # which all ranks find by themselves
             self._exchanges.tell_given_up(number, self._transfers, cause)
         self._exchanges.closed(number)
 
 
-def _nobody(_: Exception | None) -> None: ...
+def _ignore(_: Exception | None) -> None: ...
 
 
 def _others(leaves: Leaves, rank: int) -> list[tuple[int, Leaf]]:
-    """Those that something is sent to or expected from."""
+    """Other ranks with a tensor that is not empty."""
     return [(peer, leaf) for peer, leaf in enumerate(leaves) if leaf is not None and nbytes_of(leaf) and peer != rank]
 
 
 def _figures(leaves: Leaves) -> Array:
-    """Of each: its bytes and its dtype as one number, 0 for nothing."""
+    """Size and dtype of each tensor as one number, 0 for none."""
     return np.array([0 if leaf is None else _figure(leaf) for leaf in leaves], np.int64)
 
 
@@ -225,7 +227,7 @@ def _figure(leaf: Leaf) -> int:
 
 
 def _check(rows: Array, number: int, what: str) -> None:
-    """`rows` has for each rank what it sends to whom, and what it expects from whom."""
+    """Compare what each rank sends with what the receivers expect. `rows` has both for each rank."""
     sent, expected = rows[:, 0, :], rows[:, 1, :].T
     different = np.argwhere(sent != expected)
     if len(different):

@@ -1,10 +1,10 @@
-"""The endpoint of one rank: every message to and from it, and what the p2p lanes say of them.
+"""Endpoint of one rank for point-to-point messages: all its transfers, and the frames on its p2p lanes.
 
 Rules:
-- A p2p lane is never paused: what comes was accepted, and has memory, or is dropped.
-- A transfer that is done, with an error or without, has left the lanes: its memory is neither read nor written there.
-- A peer that leaves ends the messages with itself, except for those that it has sent already. A peer that is lost ends
-  all, as it ends the ring.
+- A p2p lane is never paused: an arriving payload was accepted and has memory, or it is dropped.
+- When a transfer is done, with an error or without, no lane reads or writes its memory any more.
+- A peer that leaves ends the transfers with itself, except for messages that it has sent already. A peer that is lost
+  ends all transfers, as it ends the ring.
 """
 
 import logging
@@ -25,32 +25,32 @@ logger = logging.getLogger("ringwide.p2p")
 
 
 class TransferDeadlines:
-    """Looks at the open transfers whenever the deadlines of collectives are looked at.
+    """Deadlines of the open transfers, checked together with those of collectives.
 
-    There is a warning every `warn_after_seconds` at most, for all that wait for as long.
+    At most one warning every `warn_after_seconds`, for all transfers that have waited so long.
     """
 
     def __init__(
         self,
-        desk: OpenTransfers,
+        transfers: OpenTransfers,
         *,
         timeout_seconds: float,
         warn_after_seconds: float,
         give_up: Callable[[AnyTransfer, str, Exception], None],
     ) -> None:
-        self._desk, self._give_up = desk, give_up
+        self._transfers, self._give_up = transfers, give_up
         self._timeout, self._warn_after = timeout_seconds, warn_after_seconds
         self._warned_at = -math.inf
 
     def forgive(self, seconds: float) -> None:
-        """Our own event loop stood still for so long."""
+        """Do not count this time: our own event loop stood still."""
         self._warned_at += seconds
-        for transfer in self._desk.open:
+        for transfer in self._transfers.open:
             transfer.progress_at += seconds
 
     def check(self, now: float) -> None:
         late = []
-        for transfer in list(self._desk.open):
+        for transfer in list(self._transfers.open):
             if transfer.progress != transfer.progress_seen:
                 transfer.progress_seen, transfer.progress_at = transfer.progress, now
             elif now - transfer.progress_at >= self._timeout:
@@ -68,15 +68,15 @@ class TransferDeadlines:
         self._give_up(transfer, reason, error)
 
     def _warn(self, late: list[AnyTransfer], now: float) -> None:
-        """One line, however many there are."""
+        """Log one line, however many transfers are late."""
         oldest = min(late, key=lambda transfer: transfer.progress_at)
         whom = ranks_named(sorted({peer for transfer in late for peer in self._waiting_for(transfer)}))
         which = str(oldest) if len(late) == 1 else f"{len(late)} messages, first {oldest}"
         logger.warning("%s: waiting for %s (%.0f s without progress)", which, whom, now - oldest.progress_at)
 
     def _waiting_for(self, transfer: AnyTransfer) -> list[int]:
-        """A receive from anybody waits for all."""
-        return sorted(self._desk.p2p_with) if transfer.peer is None else [transfer.peer]
+        """A receive from any rank waits for all."""
+        return sorted(self._transfers.by_peer) if transfer.peer is None else [transfer.peer]
 
 
 _KINDS = (
@@ -93,7 +93,7 @@ _KINDS = (
 
 
 class P2PLane(Protocol):
-    """What p2p needs of the lane on which a frame comes."""
+    """The part of a lane that an endpoint needs."""
 
     @property
     def peer(self) -> int: ...
@@ -103,11 +103,11 @@ class P2PLane(Protocol):
 
 
 OnGivenUp = Callable[[int, int, str], None]
-"""Told which peer has given up on which exchange, and its words."""
+"""on_given_up(peer, number, text): a peer has given up on an exchange."""
 
 
 class Endpoint:
-    """Where transfers are handed in and out."""
+    """Sends and receives the transfers of one rank."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Endpoint:
         epoch: int = 0,
         kept_limit_bytes: int = KEPT_LIMIT_BYTES,
     ) -> None:
-        self._desk = OpenTransfers(
+        self._transfers = OpenTransfers(
             rank=rank,
             links=links,
             clock=clock,
@@ -132,70 +132,79 @@ class Endpoint:
             epoch=epoch,
             kept_limit_bytes=kept_limit_bytes,
         )
-        self._sending, self._receiving = Sender(self._desk), Receiver(self._desk)
-        self._patience = TransferDeadlines(
-            self._desk, timeout_seconds=timeout_seconds, warn_after_seconds=warn_after_seconds, give_up=self._time_out
+        self._sending, self._receiving = Sender(self._transfers), Receiver(self._transfers)
+        self._deadlines = TransferDeadlines(
+            self._transfers,
+            timeout_seconds=timeout_seconds,
+            warn_after_seconds=warn_after_seconds,
+            give_up=self._time_out,
         )
         self._on_lane_ended = on_lane_ended
-        self._on_exchange_given_up: OnGivenUp = _nobody_exchanges
+        self._on_exchange_given_up: OnGivenUp = _no_exchange
 
     # -- from above
 
-    def hear_given_up_exchanges(self, on_given_up: OnGivenUp) -> None:
+    def watch_given_up_exchanges(self, on_given_up: OnGivenUp) -> None:
+        """Have `on_given_up` called when a peer gives up on an exchange."""
         self._on_exchange_given_up = on_given_up
 
     def send(self, transfer: OutgoingTransfer) -> None:
-        """Offer it. `on_done` is called once, with the error or when all has left; perhaps before this returns."""
+        """Offer a message. `on_done` is called once, with an error or when all has left; perhaps at once."""
         self._check(transfer.peer)
-        self._desk.enter(transfer)
-        if transfer.peer == self._desk.rank:
+        self._transfers.enter(transfer)
+        if transfer.peer == self._transfers.rank:
             self._receiving.offer_own(transfer)
         else:
             self._sending.offer(transfer)
 
     def send_on(self, transfer: OutgoingTransfer) -> None:
+        """A segment has left: send the next."""
         self._sending.send_on(transfer)
 
     def receive(self, transfer: IncomingTransfer) -> None:
-        """Wait for what fits. `on_done` is called once, with the error or when all is in `memory`."""
+        """Wait for a matching message. `on_done` is called once, with an error or when all is in `memory`."""
         self._check(transfer.source)
-        self._desk.enter(transfer)
+        self._transfers.enter(transfer)
         self._receiving.post(transfer)
 
     def give_up(self, transfer: AnyTransfer, reason: str, *, leaving: bool = False) -> None:
-        """Its caller does not want it any more, and hears no more of it; the other end does.
+        """Cancel a transfer without calling `on_done`, and tell the other end.
 
-        One that is `leaving` leaves it to its goodbye to tell the other end, if that comes soon.
+        If this rank is `leaving`, its goodbye tells the other end, provided that it comes soon.
         """
-        if transfer in self._desk.open:
-            transfer.on_done = _nobody
+        if transfer in self._transfers.open:
+            transfer.on_done = _ignore
             self._withdraw(transfer, reason, leaving=leaving)
-            self._desk.end(transfer, None)
+            self._transfers.end(transfer, None)
 
-    def give_up_exchange(self, number: int, words: str, *, leaving: bool = False) -> None:
-        """Tell all that this rank has given up on an exchange: because of which rank, and why."""
-        frame = news(FrameKind.ABORT, words, collective=number, epoch=self._desk.epoch)
+    def give_up_exchange(self, number: int, text: str, *, leaving: bool = False) -> None:
+        """Tell all that this rank has given up on an exchange. `text` has the rank where it began, and the reason."""
+        frame = news(FrameKind.ABORT, text, collective=number, epoch=self._transfers.epoch)
 
         def tell_all() -> None:
-            for peer in self._desk.p2p_with:
-                self._desk.tell(peer, frame)
+            for peer in self._transfers.by_peer:
+                self._transfers.tell(peer, frame)
 
-        self._desk.soon(tell_all, leaving=leaving)
+        self._transfers.soon(tell_all, leaving=leaving)
 
     def _check(self, peer: int | None) -> None:
-        """May a message to or from this rank still be opened?"""
-        if self._desk.over is not None:
-            raise self._desk.over
-        others = self._desk.p2p_with.values()
-        gone = [p2p.departed for p2p in others if p2p.departed is not None and peer in (None, p2p.peer)]
+        """Raise if a message to or from this rank can no longer be opened."""
+        if self._transfers.over is not None:
+            raise self._transfers.over
+        others = self._transfers.by_peer.values()
+        gone = [
+            with_peer.departed
+            for with_peer in others
+            if with_peer.departed is not None and peer in (None, with_peer.peer)
+        ]
         if gone and (peer is not None or len(gone) == len(others)):
             raise gone[0]
 
     def _withdraw(self, transfer: AnyTransfer, reason: str, *, leaving: bool = False) -> None:
-        """Take the transfer out of everything, and tell the other end if it knows of it."""
+        """Remove a transfer, and tell the other end if it knows of it."""
         if isinstance(transfer, IncomingTransfer):
             self._receiving.stop(transfer, reason, leaving=leaving)
-        elif transfer.peer == self._desk.rank:
+        elif transfer.peer == self._transfers.rank:
             self._receiving.take_back_own(transfer)
         else:
             self._sending.take_back(transfer, reason, leaving=leaving)
@@ -203,119 +212,123 @@ class Endpoint:
     # -- from below
 
     def landing(self, lane: P2PLane, header: Header) -> memoryview:
-        """Where the payload of a large frame goes."""
+        """Memory for the payload of a large frame."""
         self._check_frame(lane.peer, header)
-        place = self._receiving.place_for(self._desk.p2p_with[lane.peer], header) if header.kind == DATA else None
-        return lane.scratch.take(header.payload_bytes) if place is None else place
+        destination = (
+            self._receiving.destination_for(self._transfers.by_peer[lane.peer], header) if header.kind == DATA else None
+        )
+        return lane.scratch.take(header.payload_bytes) if destination is None else destination
 
     def arrived(self, lane: P2PLane, header: Header, payload: memoryview) -> None:
         self._check_frame(lane.peer, header)
-        if self._desk.over is not None:
-            return  # nobody waits for anything
-        p2p, number = self._desk.p2p_with[lane.peer], header.collective
+        if self._transfers.over is not None:
+            return  # nothing waits any more
+        with_peer, number = self._transfers.by_peer[lane.peer], header.collective
         match header.kind:
             case FrameKind.DATA:
-                self._receiving.hear_data(p2p, header, payload)
+                self._receiving.on_data(with_peer, header, payload)
             case FrameKind.OFFER:
-                self._receiving.hear_offer(p2p, read_offer(header, payload))
+                self._receiving.on_offer(with_peer, read_offer(header, payload))
             case FrameKind.HELD:
-                self._receiving.hear_held(p2p, read_offer(header, payload))
+                self._receiving.on_held(with_peer, read_offer(header, payload))
             case FrameKind.LATER:
-                self._sending.hear_later(p2p, number)
+                self._sending.on_later(with_peer, number)
             case FrameKind.WANTED:
-                self._sending.hear_wanted(p2p, *read_wanted(payload))
+                self._sending.on_wanted(with_peer, *read_wanted(payload))
             case FrameKind.ACCEPT:
-                self._sending.hear_accept(p2p, number)
+                self._sending.on_accept(with_peer, number)
             case FrameKind.DECLINE:
-                self._sending.hear_decline(p2p, number, _words(payload))
+                self._sending.on_decline(with_peer, number, _text(payload))
             case FrameKind.WITHDRAW:
-                self._hear_withdraw(p2p, number, _words(payload))
+                self._on_withdraw(with_peer, number, _text(payload))
             case _:
-                self._on_exchange_given_up(lane.peer, number, _words(payload))
+                self._on_exchange_given_up(lane.peer, number, _text(payload))
 
     def _check_frame(self, peer: int, header: Header) -> None:
-        if header.epoch != self._desk.epoch:
-            raise RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, this is {self._desk.epoch}")
+        if header.epoch != self._transfers.epoch:
+            raise RemoteProtocolError(
+                f"rank {peer} sent a frame of epoch {header.epoch}, this is {self._transfers.epoch}"
+            )
         if header.kind not in _KINDS:
             raise RemoteProtocolError(f"rank {peer} sent a frame of kind {header.kind} on a p2p lane")
 
-    def _hear_withdraw(self, p2p: PeerTransfers, number: int, reason: str) -> None:
-        p2p.check_known(number)
-        if p2p.is_ours(number):
-            self._sending.hear_unwanted(p2p, number, reason)
+    def _on_withdraw(self, with_peer: PeerTransfers, number: int, reason: str) -> None:
+        with_peer.check_known(number)
+        if with_peer.is_ours(number):
+            self._sending.on_receiver_withdrew(with_peer, number, reason)
         else:
-            self._receiving.hear_withdrawn(p2p, number, reason)
+            self._receiving.on_sender_withdrew(with_peer, number, reason)
 
     def ended(self, lane: P2PLane) -> None:
-        """All that comes on a p2p lane has come."""
-        p2p = self._desk.p2p_with[lane.peer]
-        p2p.lane_ended = True
-        if p2p.departed is not None:
-            self._fail_all(p2p.arriving.values(), p2p.departed)
+        """The peer's END has come on a p2p lane."""
+        with_peer = self._transfers.by_peer[lane.peer]
+        with_peer.lane_ended = True
+        if with_peer.departed is not None:
+            self._fail_all(with_peer.arriving.values(), with_peer.departed)
 
     def lost(self, lane: P2PLane, reason: Exception) -> None:
-        """A p2p lane has ended, and not as it should."""
+        """A p2p lane has broken."""
         self.ended(lane)
         self._on_lane_ended(lane.peer, reason)
 
     # -- the end
 
     def left(self, peer: int, error: PeerLeft) -> None:
-        """A peer has said goodbye. What it has sent before still arrives."""
-        if self._desk.over is not None:
+        """A peer has said goodbye. Messages that it sent before still arrive."""
+        if self._transfers.over is not None:
             return
-        p2p = self._desk.p2p_with[peer]
-        p2p.departed = error
-        self._fail_all(p2p.outgoing(), error)
+        with_peer = self._transfers.by_peer[peer]
+        with_peer.departed = error
+        self._fail_all(with_peer.outgoing(), error)
         self._receiving.forget_offers_of(peer)
-        self._fail_all([transfer for transfer in self._desk.open if self._waits_in_vain(transfer, peer)], error)
-        if p2p.lane_ended:
-            self._fail_all(p2p.arriving.values(), error)
+        self._fail_all([transfer for transfer in self._transfers.open if self._can_never_match(transfer, peer)], error)
+        if with_peer.lane_ended:
+            self._fail_all(with_peer.arriving.values(), error)
 
-    def _waits_in_vain(self, transfer: AnyTransfer, left: int) -> bool:
+    def _can_never_match(self, transfer: AnyTransfer, left: int) -> bool:
         if isinstance(transfer, OutgoingTransfer) or transfer.number:
             return False  # it is under way
         if transfer.source is None:
-            return all(p2p.departed is not None for p2p in self._desk.p2p_with.values())
+            return all(with_peer.departed is not None for with_peer in self._transfers.by_peer.values())
         return transfer.source == left
 
     def fail(self, error: RingwideError) -> None:
-        """The ring is over: whatever is open ends with this error."""
-        if self._desk.over is None:
-            self._desk.over = error
-        self._fail_all(self._desk.open, error)
+        """The ring is over: end all transfers with this error."""
+        if self._transfers.over is None:
+            self._transfers.over = error
+        self._fail_all(self._transfers.open, error)
 
     def _fail_all(self, transfers: Iterable[AnyTransfer], error: Exception) -> None:
         for transfer in list(transfers):
             self._withdraw(transfer, str(error))
-            self._desk.end(transfer, error)
+            self._transfers.end(transfer, error)
 
     # -- deadlines
 
     @property
     def waits(self) -> bool:
-        return bool(self._desk.open)
+        return bool(self._transfers.open)
 
     def waits_since(self) -> float:
-        return next(iter(self._desk.open)).opened_at
+        return next(iter(self._transfers.open)).opened_at
 
     def forgive(self, seconds: float) -> None:
-        self._patience.forgive(seconds)
+        self._deadlines.forgive(seconds)
 
     def check_progress(self, now: float) -> None:
-        self._patience.check(now)
+        self._deadlines.check(now)
 
     def _time_out(self, transfer: AnyTransfer, reason: str, error: Exception) -> None:
         self._withdraw(transfer, reason)
-        self._desk.end(transfer, error)
+        self._transfers.end(transfer, error)
 
 
-def _words(payload: memoryview) -> str:
+def _text(payload: memoryview) -> str:
     return bytes(payload).decode(errors="replace")
 
 
-def _nobody(_: Exception | None) -> None: ...
+def _ignore(_: Exception | None) -> None: ...
 
 
-def _nobody_exchanges(peer: int, number: int, _: str) -> None:
-    raise RemoteProtocolError(f"rank {peer} gave up on exchange {number}, where nobody exchanges anything")
+def _no_exchange(peer: int, number: int, _: str) -> None:
+    raise RemoteProtocolError(f"rank {peer} gave up on exchange {number}, but this ring has no exchanges")

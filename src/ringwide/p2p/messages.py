@@ -1,4 +1,4 @@
-"""Messages as a user awaits them: tensors in, transfers out, and tensors again at the other end."""
+"""Messages of a user: tensors to transfers, and back to tensors at the other end."""
 
 import asyncio
 import math
@@ -52,29 +52,29 @@ class IncomingTensor:
         return bytes_of(self._memory)
 
     def store(self) -> None:
-        """It is complete: into the caller's tensor."""
+        """Copy a complete message into the caller's tensor."""
         if self._memory is not None:
             self._leaf.store(self._memory.view(self._carrier))
 
     def give_back(self) -> None:
         if self._memory is not None:
             self._pool.give_back(self._memory)
-        self._cut()
+        self._break_cycles()
 
     def discard(self) -> None:
         if self._memory is not None:
             self._pool.drop(self._memory)
-        self._cut()
+        self._break_cycles()
 
-    def _cut(self) -> None:
-        """Nothing of it waits for the garbage collector."""
-        self.transfer.on_done, self.transfer.take_memory = _nobody, _no_memory
+    def _break_cycles(self) -> None:
+        """Break reference cycles, so that nothing waits for the garbage collector."""
+        self.transfer.on_done, self.transfer.take_memory = _ignore, _no_memory
 
 
 def outgoing(
     leaf: Leaf, endpoint: Endpoint, on_done: Done, *, to: int, tag: int, space: Space = Space.MESSAGES
 ) -> OutgoingTransfer:
-    """The transfer that carries this tensor, from where it lies if it lies flat."""
+    """The transfer that carries this tensor, without a copy if its memory is flat."""
     return OutgoingTransfer(
         bytes_of(flat_of(leaf)), to=to, space=space, tag=tag, what=described(leaf), on_done=on_done, sender=endpoint
     )
@@ -103,7 +103,7 @@ def check_tag(tag: int) -> None:
 
 
 class Message(Generic[T]):
-    """One message of a user, from the moment it is sent or expected."""
+    """One message of a user, sent or received."""
 
     lingers = over = False
     outcome: "asyncio.Future[None] | None" = None
@@ -113,13 +113,13 @@ class Message(Generic[T]):
 
     def __init__(self, endpoint: Endpoint, leaf: Leaf, leaving: Callable[[], bool]) -> None:
         self._endpoint, self._leaf, self._leaving = endpoint, leaf, leaving
-        self.on_settled = _nothing
+        self.on_settled = _no_callback
 
     def __str__(self) -> str:
         return str(self.transfer)
 
     def begin(self) -> None:
-        """Hand its transfer in."""
+        """Give the transfer to the endpoint."""
         raise NotImplementedError
 
     def written(self) -> Sequence[Array]:
@@ -132,7 +132,7 @@ class Message(Generic[T]):
         return ()
 
     def done(self, error: Exception | None) -> None:
-        """The first that is heard decides."""
+        """End the message. Only the first call counts."""
         if not self.over:
             self.over, self.error = True, None if error is None else fresh(error)
             if self.outcome is not None and not self.outcome.done():
@@ -143,7 +143,7 @@ class Message(Generic[T]):
             self._endpoint.give_up(self.transfer, reason_of(cause), leaving=self._leaving())
         self.over = True
         self.discard()
-        self._cut()
+        self._break_cycles()
 
     def settle(self) -> T:
         error, self.error = self.error, None
@@ -153,13 +153,13 @@ class Message(Generic[T]):
                 raise error
             return self.commit()
         finally:
-            self._cut()
+            self._break_cycles()
             del error
 
-    def _cut(self) -> None:
-        """Nothing of it waits for the garbage collector."""
+    def _break_cycles(self) -> None:
+        """Break reference cycles, so that nothing waits for the garbage collector."""
         self.on_settled()
-        self.on_settled, self.transfer.on_done = _nothing, _nobody
+        self.on_settled, self.transfer.on_done = _no_callback, _ignore
 
     def commit(self) -> T:
         raise NotImplementedError
@@ -168,7 +168,7 @@ class Message(Generic[T]):
 
 
 class Sent(Message[None]):
-    """A message to another rank: done when its bytes have left."""
+    """A message to another rank. It is done when its bytes have left."""
 
     transfer: OutgoingTransfer
 
@@ -186,7 +186,7 @@ class Sent(Message[None]):
 
 
 class Received(Message[int]):
-    """A message from another rank: done when it is in the tensor."""
+    """A message from another rank. It is done when it is in the tensor."""
 
     def __init__(
         self,
@@ -199,11 +199,11 @@ class Received(Message[int]):
         tag: int,
     ) -> None:
         super().__init__(endpoint, leaf, leaving)
-        self._parcel = IncomingTensor(leaf, pool, self.done, source=source, tag=tag)
-        self.transfer = self._parcel.transfer
+        self._incoming = IncomingTensor(leaf, pool, self.done, source=source, tag=tag)
+        self.transfer = self._incoming.transfer
 
     def begin(self) -> None:
-        self._endpoint.receive(self._parcel.transfer)
+        self._endpoint.receive(self._incoming.transfer)
 
     def written(self) -> Sequence[Array]:
         return memory_of([self._leaf])
@@ -211,18 +211,18 @@ class Received(Message[int]):
     def commit(self) -> int:
         try:
             require_unchanged([self._leaf])
-            self._parcel.store()
+            self._incoming.store()
         finally:
-            self._parcel.give_back()
-        assert self.transfer.peer is not None, "it is known who sent what has arrived"
+            self._incoming.give_back()
+        assert self.transfer.peer is not None, "the sender of a complete message is known"
         return self.transfer.peer
 
     def discard(self) -> None:
-        self._parcel.discard()
+        self._incoming.discard()
 
 
 class Messages:
-    """The messages of one rank's user."""
+    """Creates the messages of one rank's user."""
 
     def __init__(self, endpoint: Endpoint, pool: BufferPool, *, leaving: Callable[[], bool]) -> None:
         self._endpoint, self._pool, self._leaving = endpoint, pool, leaving
@@ -236,10 +236,10 @@ class Messages:
         return Received(self._endpoint, leaf, self._leaving, self._pool, source=source, tag=tag)
 
 
-def _nothing() -> None: ...
+def _no_callback() -> None: ...
 
 
-def _nobody(_: Exception | None) -> None: ...
+def _ignore(_: Exception | None) -> None: ...
 
 
 def _no_memory() -> memoryview:

@@ -1,6 +1,6 @@
-"""The half of a endpoint that receives: offers meet receives, and what was accepted arrives.
+"""The receiving half of an endpoint: matches offers with receives, and takes in what was accepted.
 
-What a rank sends to itself is matched here as well, and copied when it is.
+Messages of a rank to itself are matched here as well, and copied at once.
 """
 
 from ringwide.errors import RemoteProtocolError
@@ -10,41 +10,44 @@ from ringwide.protocol.frame import FrameKind, Header, news
 from ringwide.protocol.p2p import Matching, Offer, Space, dtype_in, wanted
 
 
-class PutOff:
-    """Tells one peer that what it has shown is not wanted now: all up to the last, in one frame at a time."""
+class LaterAnswers:
+    """Answers LATER to the messages that one peer has shown. One frame at a time answers all up to its number."""
 
-    def __init__(self, desk: OpenTransfers, peer: int) -> None:
-        self._desk, self._peer = desk, peer
-        self._last = self._told = 0
+    def __init__(self, transfers: OpenTransfers, peer: int) -> None:
+        self._transfers, self._peer = transfers, peer
+        self._last = self._answered = 0
         self._in_lane = False
 
     def add(self, number: int) -> None:
         self._last = number
-        self._tell()
+        self._answer()
 
-    def _tell(self) -> None:
-        if not self._in_lane and self._told < self._last:
-            self._in_lane, self._told = True, self._last
-            frame = news(FrameKind.LATER, "", collective=self._last, epoch=self._desk.epoch)
-            self._desk.tell(self._peer, frame, owner=self)
+    def _answer(self) -> None:
+        if not self._in_lane and self._answered < self._last:
+            self._in_lane, self._answered = True, self._last
+            frame = news(FrameKind.LATER, "", collective=self._last, epoch=self._transfers.epoch)
+            self._transfers.tell(self._peer, frame, owner=self)
 
     def sent(self) -> None:
         self._in_lane = False
-        self._tell()
+        self._answer()
 
 
 class Receiver:
-    """Every transfer that is expected, and every offer that nobody has wanted yet."""
+    """The incoming transfers of one rank, and the offers that match none of them yet."""
 
-    def __init__(self, desk: OpenTransfers) -> None:
-        self._desk = desk
+    def __init__(self, transfers: OpenTransfers) -> None:
+        self._transfers = transfers
         self._matching: Matching[IncomingTransfer] = Matching()
-        self._showing: dict[int, set[int]] = {space: set() for space in Space}  # who has ever shown something
-        self._put_off = {peer: PutOff(desk, peer) for peer in desk.p2p_with}
-        self._own: dict[int, OutgoingTransfer] = {}  # to ourselves
+        self._holders: dict[int, set[int]] = {
+            space: set() for space in Space
+        }  # peers that have ever shown a held message
+        self._later = {peer: LaterAnswers(transfers, peer) for peer in transfers.by_peer}
+        self._own: dict[int, OutgoingTransfer] = {}  # messages to ourselves
         self._own_count = 0
 
     def post(self, transfer: IncomingTransfer) -> None:
+        """Match a new receive, or ask those that may hold a message for it."""
         found = self._matching.posted(transfer, transfer.source, transfer.space, transfer.tag)
         if found is not None:
             self._match(transfer, *found)
@@ -52,40 +55,40 @@ class Receiver:
             self._ask_for(transfer)
 
     def _ask_for(self, transfer: IncomingTransfer) -> None:
-        """Perhaps somebody has it, and holds it."""
-        for peer in self._showing[transfer.space]:
+        """Ask peers that may hold a matching message."""
+        for peer in self._holders[transfer.space]:
             if transfer.source in (None, peer):
-                self._desk.tell(peer, wanted(transfer.space, transfer.tag, self._desk.epoch))
+                self._transfers.tell(peer, wanted(transfer.space, transfer.tag, self._transfers.epoch))
 
     def offer_own(self, transfer: OutgoingTransfer) -> None:
         self._own_count += 1
         transfer.number = self._own_count
         self._own[transfer.number] = transfer
         offer = offer_of(transfer)
-        receive = self._matching.offered(self._desk.rank, offer)
+        receive = self._matching.offered(self._transfers.rank, offer)
         if receive is not None:
-            self._match(receive, self._desk.rank, offer)
+            self._match(receive, self._transfers.rank, offer)
 
     def take_back_own(self, transfer: OutgoingTransfer) -> None:
         del self._own[transfer.number]
-        self._matching.withdrawn(self._desk.rank, transfer.number)
+        self._matching.withdrawn(self._transfers.rank, transfer.number)
 
     def stop(self, transfer: IncomingTransfer, reason: str, *, leaving: bool) -> None:
-        """It is given up here. From now on nobody writes to its memory."""
+        """Give up a receive. From now on nothing writes to its memory."""
         if self._matching.cancelled(transfer, transfer.source, transfer.space, transfer.tag):
             return
-        assert transfer.peer is not None, "what does not wait for an offer has had one"
-        p2p = self._desk.p2p_with[transfer.peer]
-        del p2p.arriving[transfer.number]
-        p2p.unwanted[transfer.number] = transfer.nbytes - transfer.landed
+        assert transfer.peer is not None, "it is not waiting for an offer, so it has one"
+        with_peer = self._transfers.by_peer[transfer.peer]
+        del with_peer.arriving[transfer.number]
+        with_peer.unwanted[transfer.number] = transfer.nbytes - transfer.landed
         if transfer.landing:
-            self._desk.links[p2p.peer].forget_p2p(transfer.number)
-        self._desk.say_withdrawn(p2p.peer, transfer.number, reason, leaving=leaving)
+            self._transfers.links[with_peer.peer].forget_p2p(transfer.number)
+        self._transfers.say_withdrawn(with_peer.peer, transfer.number, reason, leaving=leaving)
 
     def forget_offers_of(self, peer: int) -> None:
         self._matching.left(peer)
 
-    # -- an offer meets a receive
+    # -- an offer matches a receive
 
     def _match(self, transfer: IncomingTransfer, peer: int, offer: Offer) -> None:
         transfer.peer, transfer.number = peer, offer.number
@@ -96,86 +99,88 @@ class Receiver:
             transfer.memory = transfer.take_memory()
         except MemoryError as error:
             self._refuse(transfer, peer, f"it has no memory: {error}")
-            self._desk.end(transfer, error)
+            self._transfers.end(transfer, error)
             return
-        if peer == self._desk.rank:
+        if peer == self._transfers.rank:
             self._deliver_own(transfer)
         else:
-            self._desk.p2p_with[peer].arriving[offer.number] = transfer
-            self._desk.say(peer, FrameKind.ACCEPT, offer.number)
+            self._transfers.by_peer[peer].arriving[offer.number] = transfer
+            self._transfers.say(peer, FrameKind.ACCEPT, offer.number)
             self._end_if_complete(transfer)
 
     def _decline(self, transfer: IncomingTransfer, peer: int, offer: Offer) -> None:
-        if peer == self._desk.rank:
+        if peer == self._transfers.rank:
             sent = self._own.pop(offer.number)
-            self._desk.end(sent, self._desk.mismatch(sent, offer.what, transfer.what))
+            self._transfers.end(sent, self._transfers.mismatch(sent, offer.what, transfer.what))
         else:
-            self._desk.say(peer, FrameKind.DECLINE, offer.number, transfer.what)
-        self._desk.end(transfer, self._desk.mismatch(transfer, offer.what, transfer.what))
+            self._transfers.say(peer, FrameKind.DECLINE, offer.number, transfer.what)
+        self._transfers.end(transfer, self._transfers.mismatch(transfer, offer.what, transfer.what))
 
     def _refuse(self, transfer: IncomingTransfer, peer: int, reason: str) -> None:
-        """A receive cannot take what it was given."""
-        if peer == self._desk.rank:
+        """Turn down an offer that matches, because the receive has failed."""
+        if peer == self._transfers.rank:
             sent = self._own.pop(transfer.number)
-            self._desk.end(sent, self._desk.aborted(sent, peer, reason))
+            self._transfers.end(sent, self._transfers.aborted(sent, peer, reason))
         else:
-            self._desk.say(peer, FrameKind.WITHDRAW, transfer.number, reason)
+            self._transfers.say(peer, FrameKind.WITHDRAW, transfer.number, reason)
 
     def _deliver_own(self, transfer: IncomingTransfer) -> None:
         sent = self._own.pop(transfer.number)
         transfer.land(sent.payload)
-        self._desk.end(sent, None)
-        self._desk.end(transfer, None)
+        self._transfers.end(sent, None)
+        self._transfers.end(transfer, None)
 
     def _end_if_complete(self, transfer: IncomingTransfer) -> None:
         if transfer.complete and transfer.peer is not None:
-            del self._desk.p2p_with[transfer.peer].arriving[transfer.number]
-            self._desk.end(transfer, None)
+            del self._transfers.by_peer[transfer.peer].arriving[transfer.number]
+            self._transfers.end(transfer, None)
 
-    # -- what the other end says
+    # -- frames of the other end
 
-    def hear_offer(self, p2p: PeerTransfers, offer: Offer) -> None:
-        p2p.expect_offer(offer.number)
-        limit = self._desk.kept_limit_bytes
-        if self._matching.kept_of(p2p.peer, offer.space) >= limit:
-            raise RemoteProtocolError(f"rank {p2p.peer} has offered more than the {limit} bytes that are kept here")
-        transfer = self._matching.offered(p2p.peer, offer)
+    def on_offer(self, with_peer: PeerTransfers, offer: Offer) -> None:
+        with_peer.expect_offer(offer.number)
+        limit = self._transfers.kept_limit_bytes
+        if self._matching.kept_of(with_peer.peer, offer.space) >= limit:
+            raise RemoteProtocolError(
+                f"rank {with_peer.peer} has offered more than the {limit} bytes that are kept here"
+            )
+        transfer = self._matching.offered(with_peer.peer, offer)
         if transfer is not None:
-            self._match(transfer, p2p.peer, offer)
+            self._match(transfer, with_peer.peer, offer)
 
-    def hear_held(self, p2p: PeerTransfers, offer: Offer) -> None:
-        """Now or later: it is not kept here."""
-        p2p.expect_offer(offer.number)
-        self._showing[offer.space].add(p2p.peer)
-        transfer = self._matching.offered(p2p.peer, offer, keep=False)
+    def on_held(self, with_peer: PeerTransfers, offer: Offer) -> None:
+        """Accept a held message now, or answer LATER. It is not kept here."""
+        with_peer.expect_offer(offer.number)
+        self._holders[offer.space].add(with_peer.peer)
+        transfer = self._matching.offered(with_peer.peer, offer, keep=False)
         if transfer is not None:
-            self._match(transfer, p2p.peer, offer)
+            self._match(transfer, with_peer.peer, offer)
         else:
-            self._put_off[p2p.peer].add(offer.number)
+            self._later[with_peer.peer].add(offer.number)
 
-    def place_for(self, p2p: PeerTransfers, header: Header) -> memoryview | None:
-        """Where this segment lands. None: it was given up, or was never accepted."""
-        transfer = p2p.arriving.get(header.collective)
+    def destination_for(self, with_peer: PeerTransfers, header: Header) -> memoryview | None:
+        """Memory for this segment. None: its message was given up, or never accepted."""
+        transfer = with_peer.arriving.get(header.collective)
         if transfer is None:
             return None
-        transfer.check(header, self._desk.segment_bytes)
+        transfer.check(header, self._transfers.segment_bytes)
         transfer.landing = True
-        return transfer.place(header.payload_bytes)
+        return transfer.destination(header.payload_bytes)
 
-    def hear_data(self, p2p: PeerTransfers, header: Header, payload: memoryview) -> None:
-        transfer = p2p.arriving.get(header.collective)
+    def on_data(self, with_peer: PeerTransfers, header: Header, payload: memoryview) -> None:
+        transfer = with_peer.arriving.get(header.collective)
         if transfer is None:
-            p2p.drop(header.collective, len(payload))
+            with_peer.drop(header.collective, len(payload))
             return
-        transfer.check(header, self._desk.segment_bytes)
+        transfer.check(header, self._transfers.segment_bytes)
         transfer.land(payload)
         self._end_if_complete(transfer)
 
-    def hear_withdrawn(self, p2p: PeerTransfers, number: int, reason: str) -> None:
-        """An offer that nobody had accepted just disappears."""
-        transfer = p2p.arriving.pop(number, None)
+    def on_sender_withdrew(self, with_peer: PeerTransfers, number: int, reason: str) -> None:
+        """The sender gave up. An offer that was not accepted just disappears."""
+        transfer = with_peer.arriving.pop(number, None)
         if transfer is not None:
-            self._desk.end(transfer, self._desk.aborted(transfer, p2p.peer, reason))
+            self._transfers.end(transfer, self._transfers.aborted(transfer, with_peer.peer, reason))
         else:
-            self._matching.withdrawn(p2p.peer, number)
-            p2p.unwanted.pop(number, None)
+            self._matching.withdrawn(with_peer.peer, number)
+            with_peer.unwanted.pop(number, None)

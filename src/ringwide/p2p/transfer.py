@@ -1,4 +1,4 @@
-"""One message at one of its two ends: what is to be sent, or where something will be received."""
+"""Transfers: messages at one of their two ends, and the state that both halves of an endpoint share."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ Done = Callable[[Exception | None], None]
 
 
 class Transfer:
-    """What both ends of a message have. `peer` is the rank at the other end, if it is known; `number` likewise."""
+    """Base of both ends of a message. `peer` is the rank at the other end, if it is known; `number` likewise."""
 
     def __init__(self, *, peer: int | None, space: int, tag: int, nbytes: int, what: str, on_done: Done) -> None:
         self.peer, self.space, self.tag, self.nbytes, self.what = peer, space, tag, nbytes, what
@@ -27,10 +27,10 @@ class Transfer:
 
     def __str__(self) -> str:
         named = f"with tag {self.tag}" if self.space == Space.MESSAGES else f"of exchange {self.tag}"
-        return f"the message {self.way} {named} ({self.what})"
+        return f"the message {self.direction} {named} ({self.what})"
 
     @property
-    def way(self) -> str:
+    def direction(self) -> str:
         raise NotImplementedError
 
     @property
@@ -39,13 +39,13 @@ class Transfer:
 
 
 class SegmentSender(Protocol):
-    """Who sends on, when a segment has left."""
+    """Sends the next segment of a transfer when one has left."""
 
     def send_on(self, transfer: "OutgoingTransfer", /) -> None: ...
 
 
 class OutgoingTransfer(Transfer):
-    """A message that is sent. Its payload belongs to the lane until the transfer is done."""
+    """The sending end of a message. Its payload belongs to the lane until the transfer is done."""
 
     peer: int
 
@@ -56,11 +56,11 @@ class OutgoingTransfer(Transfer):
         self.payload = payload
         self._sender = sender
         self.accepted = False
-        self.next_segment = 0  # that goes to the lane
-        self.in_lane = 0  # segments that the lane has and the kernel has not
+        self.next_segment = 0  # the next to go to the lane
+        self.in_lane = 0  # segments that the lane has and the kernel does not
 
     @property
-    def way(self) -> str:
+    def direction(self) -> str:
         return f"to rank {self.peer}"
 
     def segment(self, number: int, segment_bytes: int) -> memoryview:
@@ -70,16 +70,16 @@ class OutgoingTransfer(Transfer):
         return self.accepted and not self.in_lane and self.next_segment == segments_of(self.nbytes, segment_bytes)
 
     def sent(self) -> None:
-        """One segment has left for the kernel."""
+        """The kernel has taken one segment."""
         self.progress += 1
         self.in_lane -= 1
         self._sender.send_on(self)
 
 
 class IncomingTransfer(Transfer):
-    """A message that is received, into memory of its own: nobody else's until it is complete.
+    """The receiving end of a message, with memory of its own until it is complete.
 
-    `source` is the rank from which it is wanted, None: from anybody. `take_memory` is asked when something fits.
+    `source` is the rank from which it is expected, None: any rank. `take_memory` is called when an offer matches.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class IncomingTransfer(Transfer):
         self.take_memory = take_memory
         self.memory = memoryview(b"")
         self.landed = 0  # bytes, in whole segments
-        self.landing = False  # the lane has a place in it, for the next segment
+        self.landing = False  # the lane may be writing the next segment into it
 
     @property
-    def way(self) -> str:
+    def direction(self) -> str:
         return "from any rank" if self.peer is None else f"from rank {self.peer}"
 
     @property
@@ -109,7 +109,7 @@ class IncomingTransfer(Transfer):
         return self.landed == self.nbytes
 
     def check(self, header: Header, segment_bytes: int) -> None:
-        """Is this what comes next? Asked before a byte of it is used."""
+        """Refuse a frame that is not the next segment, before a byte of it is used."""
         segment, nbytes = self.landed // segment_bytes, min(segment_bytes, self.nbytes - self.landed)
         if (header.codec, header.bucket, header.hop, header.fingerprint) != (0, 0, 0, 0):
             self._refuse("with fields that a message does not have")
@@ -121,24 +121,21 @@ class IncomingTransfer(Transfer):
     def _refuse(self, problem: str) -> NoReturn:
         raise RemoteProtocolError(f"rank {self.peer} sent message {self.number}: {problem}")
 
-    def place(self, nbytes: int) -> memoryview:
-        """Where the next bytes go."""
+    def destination(self, nbytes: int) -> memoryview:
+        """Memory for the next bytes."""
         return self.memory[self.landed : self.landed + nbytes]
 
     def land(self, payload: memoryview) -> None:
-        place = self.place(len(payload))
-        if payload.obj is not place.obj:  # else it has landed right there
-            place[:] = payload
+        destination = self.destination(len(payload))
+        if payload.obj is not destination.obj:  # else it has landed right there
+            destination[:] = payload
         self.landed += len(payload)
         self.landing = False
         self.progress += 1
 
 
-# What both halves of a endpoint work with: every open transfer, how one ends, and what the other end is told.
-
-
-class Shown:
-    """Letters that are held and were shown to the other rank, by number, until it answers."""
+class ShownTransfers:
+    """Held transfers that were shown to the other rank, by number, until it answers."""
 
     def __init__(self) -> None:
         self.transfers: OrderedDict[int, OutgoingTransfer] = OrderedDict()
@@ -150,7 +147,7 @@ class Shown:
         self._in_lane.append(transfer.number)
 
     def sent(self) -> None:
-        """The next of them has left for the kernel: from now on it can be answered."""
+        """The kernel has taken the next HELD frame: from now on it can be answered."""
         self.last_left = self._in_lane.popleft()
 
 
@@ -163,20 +160,18 @@ class PeerTransfers:
         self._next_of_ours, self.next_of_theirs = next(self._ours), next(self._theirs)
         self.unaccepted: dict[OutgoingTransfer, None] = {}  # held, shown or offered
         self.offering: dict[int, Offering[OutgoingTransfer]] = {space: Offering(kept_limit_bytes) for space in Space}
-        self.offered: dict[int, OutgoingTransfer] = {}  # and not answered
-        self.shown = Shown()
+        self.offered: dict[int, OutgoingTransfer] = {}  # not answered yet
+        self.shown = ShownTransfers()
         self.leaving: dict[int, OutgoingTransfer] = {}  # accepted
-        self.turns: OrderedDict[OutgoingTransfer, None] = (
-            OrderedDict()
-        )  # of these, those whose next segment waits for its turn
-        self.in_lane, self.filling_lane = 0, False  # segments of all of them
+        self.turns: OrderedDict[OutgoingTransfer, None] = OrderedDict()  # those with a segment that waits for its turn
+        self.in_lane, self.filling_lane = 0, False  # segments of all transfers
         self.arriving: dict[int, IncomingTransfer] = {}
-        self.unwanted: dict[int, int] = {}  # accepted and given up: how many bytes may still come
+        self.unwanted: dict[int, int] = {}  # accepted, then given up: bytes that may still come
         self.departed: PeerLeft | None = None
         self.lane_ended = False
 
     def number(self, transfer: OutgoingTransfer, kind: FrameKind) -> None:
-        """The transfer is the next one that is offered, or shown."""
+        """Give the transfer the next number, as it is offered or shown."""
         transfer.number, self._next_of_ours = self._next_of_ours, next(self._ours)
         if kind == FrameKind.OFFER:
             self.offered[transfer.number] = transfer
@@ -184,7 +179,7 @@ class PeerTransfers:
             self.shown.add(transfer)
 
     def answered(self, number: int) -> OutgoingTransfer | None:
-        """The transfer with this number, if it waits for an answer; it does not any more."""
+        """Remove and return the transfer with this number, if it waits for an answer."""
         return self.offered.pop(number, None) or self.shown.transfers.pop(number, None)
 
     def is_ours(self, number: int) -> bool:
@@ -198,12 +193,12 @@ class PeerTransfers:
         self.next_of_theirs = next(self._theirs)
 
     def check_known(self, number: int) -> None:
-        """What is said of a message that is over may have been said before that was known. Of others it may not."""
+        """Refuse a number that was never offered. One that is over is fine: the peer may not have known."""
         if number < 1 or number >= (self._next_of_ours if self.is_ours(number) else self.next_of_theirs):
-            raise RemoteProtocolError(f"rank {self.peer} speaks of message {number}, which nobody has offered")
+            raise RemoteProtocolError(f"rank {self.peer} refers to message {number}, which was never offered")
 
     def drop(self, number: int, nbytes: int) -> None:
-        """A part has come of a message that was given up here."""
+        """Count bytes of a message that was given up here."""
         left = self.unwanted.get(number, 0) - nbytes
         if number not in self.unwanted or left < 0:
             raise RemoteProtocolError(f"rank {self.peer} sent a part of message {number}, which was not accepted")
@@ -218,17 +213,17 @@ class PeerTransfers:
 
 AnyTransfer = OutgoingTransfer | IncomingTransfer
 LEAVING_SECONDS = 0.5
-"""How long a rank may take to leave before the other end hears of a message that it has given up."""
+"""Time that a rank has to leave before the other end is told of a message that it has given up."""
 
 
 class SegmentOwner(Protocol):
-    """Whoever must know when a payload has left."""
+    """Owner of a payload, told when it has left."""
 
     def sent(self) -> None: ...
 
 
 class P2PLink(Protocol):
-    """What p2p needs of a link."""
+    """The part of a link that an endpoint needs."""
 
     def send_p2p(self, header: bytes, payload: memoryview, *, owner: SegmentOwner, number: int) -> None: ...
 
@@ -238,7 +233,7 @@ class P2PLink(Protocol):
 
 
 class OpenTransfers:
-    """The transfers of one rank."""
+    """The open transfers of one rank, shared by both halves of its endpoint, and how they end."""
 
     def __init__(
         self,
@@ -254,7 +249,7 @@ class OpenTransfers:
         self.rank, self.links, self.segment_bytes, self.epoch = rank, links, segment_bytes, epoch
         self._clock, self._on_open = clock, on_open
         self.kept_limit_bytes = kept_limit_bytes
-        self.p2p_with = {peer: PeerTransfers(rank, peer, kept_limit_bytes) for peer in links}
+        self.by_peer = {peer: PeerTransfers(rank, peer, kept_limit_bytes) for peer in links}
         self.open: dict[AnyTransfer, None] = {}  # in the order in which they were opened
         self.over: RingwideError | None = None
 
@@ -269,8 +264,8 @@ class OpenTransfers:
             transfer.on_done(error)
 
     def tell(self, peer: int, frame: bytes, owner: SegmentOwner | None = None) -> None:
-        """`owner`, if there is one, is told when the frame has left."""
-        if self.over is not None or self.p2p_with[peer].departed is not None:
+        """Send a control frame. `owner`, if there is one, is told when it has left."""
+        if self.over is not None or self.by_peer[peer].departed is not None:
             return
         if owner is None:
             self.links[peer].tell_p2p(frame)
@@ -281,7 +276,7 @@ class OpenTransfers:
         self.tell(peer, news(kind, text, collective=number, epoch=self.epoch))
 
     def say_withdrawn(self, peer: int, number: int, reason: str, *, leaving: bool) -> None:
-        """One that is `leaving` leaves it to its goodbye to tell the other end, if that comes soon."""
+        """Send WITHDRAW. If this rank is `leaving`, its goodbye does that, provided that it comes soon."""
         self.soon(lambda: self.say(peer, FrameKind.WITHDRAW, number, reason), leaving=leaving)
 
     def soon(self, act: Callable[[], None], *, leaving: bool) -> None:

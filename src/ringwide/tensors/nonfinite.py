@@ -55,11 +55,11 @@ class Inspector:
         self, groups: Sequence[DtypeGroup], buckets: Sequence[Bucket], signature: Signature, bucket: str
     ) -> Finding | None:
         for group, numbers in zip(groups, buckets, strict=True):
-            place = _first(group.dtype, numbers.ours)
-            if place is not None:
-                piece = next(piece for piece in group.pieces if place < piece.stop)
-                index = _index(place - piece.start, signature.shapes[piece.leaf])
-                value = _value(group.dtype, numbers.ours[place])
+            position = _first(group.dtype, numbers.ours)
+            if position is not None:
+                piece = next(piece for piece in group.pieces if position < piece.stop)
+                index = _index(position - piece.start, signature.shapes[piece.leaf])
+                value = _value(group.dtype, numbers.ours[position])
                 return Finding(self._rank, _name(piece, signature, bucket), index, value)
         return None
 
@@ -81,8 +81,8 @@ def _name(piece: Piece, signature: Signature, bucket: str) -> str:
     return f"bucket {bucket!r}" if bucket else "the tensor"
 
 
-def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(axis) for axis in np.unravel_index(place, tuple(shape)))
+def _index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(axis) for axis in np.unravel_index(position, tuple(shape)))
 
 
 def _first(dtype: str, numbers: Array) -> int | None:
@@ -95,8 +95,8 @@ def _first(dtype: str, numbers: Array) -> int | None:
         if math.isfinite(np.add.reduce(numbers)):
             return None
     wrong = ~np.isfinite(numbers)
-    place = int(wrong.argmax())
-    return place if wrong[place] else None
+    position = int(wrong.argmax())
+    return position if wrong[position] else None
 
 
 def _first_of_sixteen_bits(bits: Array, exponent: np.int16) -> int | None:

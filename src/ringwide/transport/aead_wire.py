@@ -155,9 +155,9 @@ class EncryptedWire:
 
     def _hand_over(self, room: Sequence[memoryview]) -> int:
         count = 0
-        for place in room:
-            part = self._plaintext[: len(place)]
-            place[: len(part)] = part
+        for buffer in room:
+            part = self._plaintext[: len(buffer)]
+            buffer[: len(part)] = part
             self._plaintext = self._plaintext[len(part) :]
             count += len(part)
         return count

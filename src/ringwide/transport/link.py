@@ -72,7 +72,7 @@ class EndingLink:
         raise NotImplementedError
 
     def finish(self, on_over: Callable[[], None]) -> None:
-        """Send END on every lane. Each closes when the peer's END has come too; `on_over` is called when that may be."""
+        """Send END on every lane. Each closes when the peer's END has come too. `on_over` is called then."""
         self._on_over = on_over
         self._finish_lanes()
 

@@ -137,17 +137,17 @@ class SharedLane(Lane):
             self._end_received()
         payload = self._incoming.view(slot, header.payload_bytes)
         self.scratch.payload = payload
-        place = self._events.landing(self, header)
+        destination = self._events.landing(self, header)
         self.scratch.payload = None
-        if place is None:
+        if destination is None:
             return False
         self.bytes_received += header.payload_bytes - REFERENCE.size
-        if place is not payload:
-            place[:] = payload
+        if destination is not payload:
+            destination[:] = payload
             self._incoming.release(slot)
-            self._events.arrived(self, header, place)
+            self._events.arrived(self, header, destination)
         else:
-            self._events.arrived(self, header, place)
+            self._events.arrived(self, header, destination)
             self._release_after(slot)
         return True
 

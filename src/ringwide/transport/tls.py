@@ -216,12 +216,12 @@ class TlsWire:
         total = 0
         self.more = True
         try:
-            for place in room:
-                while place:
-                    count = cast(int, self._session.read(len(place), place))  # given a buffer, it returns a count
+            for buffer in room:
+                while buffer:
+                    count = cast(int, self._session.read(len(buffer), buffer))  # given a buffer, it returns a count
                     if count == 0:
                         return total  # the end; it says so again when it is asked again
-                    place, total = place[count:], total + count
+                    buffer, total = buffer[count:], total + count
         except ssl.SSLWantReadError:
             if total == 0:
                 raise

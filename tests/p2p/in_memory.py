@@ -1,4 +1,4 @@
-"""Several post offices in one process: every byte between them moves when a test says so, and not before."""
+"""Several endpoints in one process: every byte between them moves when a test says so, and not before."""
 
 from collections import deque
 from collections.abc import Callable
@@ -33,8 +33,8 @@ class Clock:
         self.later.append(callback)
 
 
-class Way:
-    """From one rank to another: frames that the sender still has, and bytes that have left."""
+class Pipe:
+    """One direction between two ranks: frames that the sender still has, and bytes that have left."""
 
     def __init__(self, sender: int, hear: Callable[[Header, memoryview], None], land: Callable[[Header], memoryview]):
         self.peer, self.scratch = sender, Scratch()
@@ -62,9 +62,9 @@ class Way:
 
 
 class Link:
-    """What one endpoint has of its way to another, and of the way back."""
+    """The link of one endpoint to another: the pipe there, and the pipe back."""
 
-    def __init__(self, out: Way, back: Way) -> None:
+    def __init__(self, out: Pipe, back: Pipe) -> None:
         self._out, self._back = out, back
 
     def send_p2p(self, header: bytes, payload: memoryview, *, owner: SegmentOwner, number: int) -> None:
@@ -80,7 +80,7 @@ class Link:
 
 
 class Ended:
-    """What transfers have ended with, in order."""
+    """Outcomes of transfers, in order."""
 
     def __init__(self) -> None:
         self.outcomes: dict[Transfer, Exception | None] = {}
@@ -92,8 +92,8 @@ class Ended:
         return "done" if error is None else type(error).__name__
 
 
-class Town:
-    """Ranks that write to each other."""
+class InMemoryRanks:
+    """Ranks that send messages to each other."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Town:
         self.opened = 0
         self.lost: list[tuple[int, Exception]] = []
         self.ways = {(a, b): self._way(a, b) for a in range(size) for b in range(size) if a != b}
-        self.offices = [
+        self.endpoints = [
             Endpoint(
                 rank=rank,
                 links={
@@ -127,11 +127,11 @@ class Town:
     def _note_open(self) -> None:
         self.opened += 1
 
-    def _way(self, sender: int, receiver: int) -> Way:
-        return Way(
+    def _way(self, sender: int, receiver: int) -> Pipe:
+        return Pipe(
             sender,
-            lambda header, payload: self.offices[receiver].arrived(self.ways[sender, receiver], header, payload),
-            lambda header: self.offices[receiver].landing(self.ways[sender, receiver], header),
+            lambda header, payload: self.endpoints[receiver].arrived(self.ways[sender, receiver], header, payload),
+            lambda header: self.endpoints[receiver].landing(self.ways[sender, receiver], header),
         )
 
     def send(
@@ -151,9 +151,9 @@ class Town:
             tag=tag,
             what=f"{dtype}[{len(payload)}]",
             on_done=lambda error: self._done(transfer, error),
-            sender=self.offices[sender],
+            sender=self.endpoints[sender],
         )
-        self.offices[sender].send(transfer)
+        self.endpoints[sender].send(transfer)
         return transfer
 
     def receive(
@@ -168,7 +168,7 @@ class Town:
             on_done=lambda error: self._done(transfer, error),
             take_memory=lambda: memoryview(bytearray(nbytes)),
         )
-        self.offices[rank].receive(transfer)
+        self.endpoints[rank].receive(transfer)
         return transfer
 
     def _done(self, transfer: Transfer, error: Exception | None) -> None:
@@ -184,7 +184,7 @@ class Town:
         return error
 
     def settle(self) -> None:
-        """Everything arrives that is on its way, and what follows from it."""
+        """Let everything arrive that is on its way, and whatever follows from it."""
         while any(way.waiting or way.pipe for way in self.ways.values()):
             for way in self.ways.values():
                 way.leave()
@@ -192,8 +192,8 @@ class Town:
 
     def say_goodbye(self, rank: int, to: int) -> PeerLeft:
         error = PeerLeft(rank=rank, reason="it is done")
-        self.offices[to].left(rank, error)
+        self.endpoints[to].left(rank, error)
         return error
 
     def fail(self, rank: int, error: RingwideError) -> None:
-        self.offices[rank].fail(error)
+        self.endpoints[rank].fail(error)
