@@ -239,7 +239,9 @@ async def test_every_operation_fails_once(faults: Faults, same_host: str) -> Non
             errors.clear()
             assert descriptors() <= open_before, what
             assert asyncio.all_tasks() == {asyncio.current_task()}, what
-            assert not [thread for thread in threading.enumerate() if thread.name.startswith("ringwide-vitals")], what
+            assert not [thread for thread in threading.enumerate() if thread.name.startswith("ringwide-heartbeats")], (
+                what
+            )
         await asyncio.sleep(2 * TICK_SECONDS)  # deadlines that are still set refer to their ring
         assert objects_left() == []
         assert {"connect", "accept"} <= unnoticed

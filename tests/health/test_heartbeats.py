@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ringwide.errors import CorruptFrame, RemoteProtocolError
-from ringwide.health.heartbeats import Heartbeats, PeerHeartbeat
+from ringwide.health.heartbeats import HeartbeatLane, Heartbeats
 from ringwide.protocol.heartbeat import HEARTBEAT_BYTES, Heartbeat, HeartbeatKind, read_heartbeat
 from ringwide.transport.link import Link
 from ringwide.transport.wire import PlainWire
@@ -57,7 +57,7 @@ class Rank:
         self.lost.append((peer, error))
 
     def heard_at(self, peer: int) -> float:
-        return self.heartbeats._pulses[peer].sign_at
+        return self.heartbeats._lanes[peer].heartbeat_at
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -78,15 +78,15 @@ class Trio:
         self.here.heartbeats.add(2, PlainWire(sockets["to_third"]))
         self.answering.heartbeats.add(0, PlainWire(sockets["answering"]))
 
-    def questions(self) -> int:
+    def pings(self) -> int:
         """How many rank 2 has been asked, the last of all in every beat."""
         try:
             came = self.third.recv(1 << 16, socket.MSG_PEEK)
         except BlockingIOError:
             return 0
         whole = range(0, len(came) // HEARTBEAT_BYTES * HEARTBEAT_BYTES, HEARTBEAT_BYTES)
-        signs = [read_heartbeat(came[place : place + HEARTBEAT_BYTES], size=3) for place in whole]
-        return sum(sign.kind == HeartbeatKind.PING for sign in signs)
+        received = [read_heartbeat(came[place : place + HEARTBEAT_BYTES], size=3) for place in whole]
+        return sum(heartbeat.kind == HeartbeatKind.PING for heartbeat in received)
 
     async def watch(self, collective: int) -> None:
         self.here.heartbeats.watch(collective)
@@ -95,12 +95,12 @@ class Trio:
     async def beats(self, count: int = 1) -> None:
         """So much time passes, and whoever answers has been heard each time."""
         for _ in range(count):
-            asked = self.questions()
+            asked = self.pings()
             self.clock.now += BEAT_SECONDS
             await self.here.until(lambda asked=asked: self.has_asked(asked + 1))
 
     def has_asked(self, times: int) -> bool:
-        return self.questions() == times and (not self.answers or self.here.heard_at(1) == self.clock.now)
+        return self.pings() == times and (not self.answers or self.here.heard_at(1) == self.clock.now)
 
     async def third_says(self, called: int) -> None:
         self.third.send(Heartbeat(HeartbeatKind.PING, 0, 0, called, 0).pack())
@@ -164,13 +164,13 @@ async def test_nothing_travels_while_nobody_waits() -> None:
     async with trio() as three:
         three.clock.now += 2 * SUSPECT_SECONDS
         await asyncio.sleep(2 * SUSPECT_SECONDS)
-        assert three.questions() == 0
+        assert three.pings() == 0
         await three.watch(1)
         await three.beats()
         three.here.heartbeats.rest()
         three.clock.now += 2 * SUSPECT_SECONDS
         await asyncio.sleep(2 * SUSPECT_SECONDS)
-        assert three.questions() == 2
+        assert three.pings() == 2
         assert three.here.silent == []
 
 
@@ -274,9 +274,9 @@ def test_a_flood_of_signs_is_read_a_little_at_a_time() -> None:
     here, there = socket.socketpair()
     with here, there:
         here.setblocking(False)
-        pulse = PeerHeartbeat(2, PlainWire(here))
+        lane = HeartbeatLane(2, PlainWire(here))
         there.sendall(1000 * Heartbeat(HeartbeatKind.PING, 0, 0, 5, 0).pack())
-        assert 0 < len(pulse.signs(3)) <= 64
+        assert 0 < len(lane.receive(3)) <= 64
 
 
 async def test_a_sign_in_pieces() -> None:

@@ -57,13 +57,13 @@ def test_one_whose_links_are_slow_is_named_by_all_itself_included(here: int) -> 
     stragglers = noting(here)
     stragglers.note_stuck(*stuck.pop(here))
     for teller, (rank, seconds) in stuck.items():
-        stragglers.hear_stuck(teller, rank, seconds)
+        stragglers.note_stuck_elsewhere(teller, rank, seconds)
     assert named(stragglers).rank == 2
 
 
 def test_of_a_single_slow_link_neither_end_is_named() -> None:
     stragglers = noting()
-    stragglers.hear_stuck(1, 2, 6.0)
+    stragglers.note_stuck_elsewhere(1, 2, 6.0)
     assert stragglers.verdict() is None
 
 
@@ -84,7 +84,7 @@ def test_bytes_that_are_stuck_because_one_is_far_away() -> None:
     stragglers.note_round_trip(2, 0.4)
     stragglers.note_round_trip(1, 0.002)
     stragglers.note_stuck(1, 2.0)
-    stragglers.hear_stuck(3, 0, 2.0)
+    stragglers.note_stuck_elsewhere(3, 0, 2.0)
     assert named(stragglers).rank == 2
 
 
@@ -115,8 +115,8 @@ def test_the_slow_one_is_named_again_when_it_has_cost_twice_as_much(caplog: pyte
 def test_what_costs_more_is_named_whatever_was_noted_first() -> None:
     stragglers = noting()
     stragglers.note_late(1, 1.2)
-    stragglers.hear_stuck(1, 2, 40.0)
-    stragglers.hear_stuck(2, 3, 40.0)
+    stragglers.note_stuck_elsewhere(1, 2, 40.0)
+    stragglers.note_stuck_elsewhere(2, 3, 40.0)
     assert named(stragglers).rank == 2
 
 

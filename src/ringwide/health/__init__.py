@@ -1,0 +1,1 @@
+"""Watching the other ranks while a collective waits: heartbeats, silence, stragglers."""

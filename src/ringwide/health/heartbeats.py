@@ -1,12 +1,12 @@
-"""Who is still there: while a collective waits, a thread asks the other ranks for signs of life, and answers theirs.
+"""Heartbeats: while a collective waits, a thread pings the other ranks, and it always answers their pings.
 
 Rules:
-- A thread, because a training step blocks the event loop for as long as it likes: such a rank still answers. One that
-  is frozen does not, nor one behind a link that has gone silent.
-- Nobody asks while collectives are quick. The thread sleeps, and nothing travels.
-- Few questions wait for an answer at a time. Were the connection full of them, the kernel would end it on account of a
-  rank that holds the interpreter for long, before `suspect_after_seconds` says so.
-- Whatever is heard of a rank counts, on any of its lanes (`silence.py` counts it).
+- It is a thread because a training step may block the event loop for any time. Such a rank still answers. A frozen rank
+  does not, nor does one behind a link that has gone silent.
+- While collectives are quick, nothing is sent and the thread sleeps.
+- The number of unanswered pings is limited. If they filled the connection, the kernel would end it because of a rank
+  that holds the interpreter for long, earlier than `suspect_after_seconds`.
+- Bytes from a rank on any of its lanes count as a heartbeat (see `Silence`).
 """
 
 import asyncio
@@ -25,16 +25,26 @@ from ringwide.transport.link import Link
 from ringwide.transport.sockets import unacknowledged_bytes
 from ringwide.transport.wire import CutOff, Wire
 
+logger = logging.getLogger("ringwide.health")
+
+LONGEST_BEAT_SECONDS = 0.125
+STUCK_BYTES = 64 * 1024
+_CLOSING_SECONDS = 1.0
+_MOST_PINGS = 64
+
+OnSilent = Callable[[Sequence[int], float], None]
+OnLost = Callable[[int, Exception], None]
+
 
 class Silence:
-    """Of several ranks, each of which can be heard of, or forgotten when it has gone."""
+    """Silence of each rank: when it was last heard from, and since when that is too long."""
 
     def __init__(self, peers: Iterable[int], *, suspect_after_seconds: float, beat_seconds: float) -> None:
         self._suspect_after, self._beat = suspect_after_seconds, beat_seconds
         self._heard_at = dict.fromkeys(peers, 0.0)
 
     def begin(self, now: float) -> None:
-        """Nobody was asked before."""
+        """Begin to count now, as nobody was pinged before."""
         for peer in self._heard_at:
             self._heard_at[peer] = now
 
@@ -46,16 +56,16 @@ class Silence:
         self._heard_at.pop(peer, None)
 
     def forgive(self, now: float, seconds: float) -> None:
-        """We did not run for so long: what others said meanwhile is perhaps still to be read."""
+        """Do not count time in which we did not run: what others sent meanwhile may still be unread."""
         for peer, heard_at in self._heard_at.items():
             self._heard_at[peer] = min(now, heard_at + seconds)
 
     def ends_at(self) -> float:
-        """When somebody has been silent for too long, unless it is heard of before."""
+        """Time at which some rank will have been silent for too long, unless it is heard from before."""
         return min(self._heard_at.values(), default=float("inf")) + self._suspect_after
 
     def broken_by(self, now: float) -> list[int]:
-        """Who has been silent for too long. It is told once, and again after as long."""
+        """Ranks that have been silent for too long. Each is reported once, and again after as long."""
         if now < self.ends_at():
             return []
         nearly = self._suspect_after - 2 * self._beat
@@ -65,41 +75,30 @@ class Silence:
         return silent
 
 
-logger = logging.getLogger("ringwide.health")
-
-LONGEST_BEAT_SECONDS = 0.125
-STUCK_BYTES = 64 * 1024
-_CLOSING_SECONDS = 1.0
-_MOST_QUESTIONS = 64
-
-OnSilent = Callable[[Sequence[int], float], None]
-OnLost = Callable[[int, Exception], None]
-
-
-class PeerHeartbeat:
-    """The heartbeat lane to one peer, and what was last heard on it."""
+class HeartbeatLane:
+    """The heartbeat lane to one peer, and the last news from it."""
 
     def __init__(self, peer: int, wire: Wire) -> None:
         self.peer, self.wire = peer, wire
         self.called = 0
-        self.sign_at = 0.0
-        self.bytes_seen = 0  # on the other lanes of this peer
+        self.heartbeat_at = 0.0
+        self.bytes_seen = 0  # received on the other lanes of this peer
         self.ended = False
-        self.asked = 0  # questions without an answer
-        self._inbox = bytearray()
-        self._room = memoryview(bytearray(64 * HEARTBEAT_BYTES))
+        self.unanswered = 0  # pings
+        self._received = bytearray()
+        self._buffer = memoryview(bytearray(64 * HEARTBEAT_BYTES))
 
-    def signs(self, size: int) -> list[Heartbeat]:
-        """Some of those that have come, few enough. EOFError, OSError or RemoteProtocolError end the lane."""
+    def receive(self, size: int) -> list[Heartbeat]:
+        """Some of the heartbeats that have come. EOFError, OSError or RemoteProtocolError end the lane."""
         count = self._receive()
-        if count == 0 and self._inbox:
-            raise CutOff("it closed the connection in the middle of a sign of life")
+        if count == 0 and self._received:
+            raise CutOff("it closed the connection in the middle of a heartbeat")
         if count == 0:
             raise EOFError("it closed the connection")
         if count is not None:
-            self._inbox += self._room[:count]
-        whole = len(self._inbox) // HEARTBEAT_BYTES * HEARTBEAT_BYTES
-        taken, self._inbox = self._inbox[:whole], self._inbox[whole:]
+            self._received += self._buffer[:count]
+        whole = len(self._received) // HEARTBEAT_BYTES * HEARTBEAT_BYTES
+        taken, self._received = self._received[:whole], self._received[whole:]
         return [
             read_heartbeat(taken[place : place + HEARTBEAT_BYTES], size=size)
             for place in range(0, whole, HEARTBEAT_BYTES)
@@ -107,26 +106,26 @@ class PeerHeartbeat:
 
     def _receive(self) -> int | None:
         try:
-            return self.wire.receive([self._room])
+            return self.wire.receive([self._buffer])
         except (BlockingIOError, InterruptedError):
             return None
 
-    def say(self, sign: Heartbeat) -> bool:
-        """A sign for which there is no room is dropped: the peer does not read, and the next says as much."""
+    def send(self, heartbeat: Heartbeat) -> bool:
+        """Send a heartbeat. False: there is no room and it is dropped; the peer does not read, and the next will do."""
         try:
             if self.wire.unsent:
                 self.wire.flush()
             if self.wire.unsent:
                 return False
-            if self.wire.send([sign.pack()]) < HEARTBEAT_BYTES:
-                raise OSError("the heartbeat lane took only a part of a sign")
+            if self.wire.send([heartbeat.pack()]) < HEARTBEAT_BYTES:
+                raise OSError("the heartbeat lane took only a part of a heartbeat")
         except (BlockingIOError, InterruptedError):
             return False
         return True
 
 
 class Heartbeats:
-    """The heartbeat lanes of one rank, and the thread that listens on them."""
+    """The heartbeat lanes of one rank, and the thread that serves them."""
 
     def __init__(
         self,
@@ -144,79 +143,79 @@ class Heartbeats:
         self._beat_seconds = min(LONGEST_BEAT_SECONDS, suspect_after_seconds / 8)
         self._on_silent, self._on_lost, self._monotonic = on_silent, on_lost, monotonic
         self._loop = asyncio.get_running_loop()
-        self._pulses: dict[int, PeerHeartbeat] = {}
+        self._lanes: dict[int, HeartbeatLane] = {}
         self._silence = Silence(links, suspect_after_seconds=suspect_after_seconds, beat_seconds=self._beat_seconds)
         self.stragglers = Stragglers(rank, monotonic)
-        self._bell, self._ear = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ear.setblocking(False)
+        self._wake_sender, self._wake_receiver = socket.socketpair()
+        self._wake_sender.setblocking(False)
+        self._wake_receiver.setblocking(False)
         self._selector = selectors.DefaultSelector()
-        self._thread = threading.Thread(target=self._run, name=f"ringwide-vitals-{rank}", daemon=True)
-        self._waits_in: int | None = None  # the collective for which others are watched
+        self._thread = threading.Thread(target=self._run, name=f"ringwide-heartbeats-{rank}", daemon=True)
+        self._waits_in: int | None = None  # the collective that waits; None: nothing does
         self._next_beat = self._watching_since = 0.0
         self._closing = False
 
     # -- from the event loop
 
     def add(self, peer: int, wire: Wire) -> None:
-        """Before the thread is started."""
-        self._pulses[peer] = PeerHeartbeat(peer, wire)
+        """Add the lane to a peer, before the thread is started."""
+        self._lanes[peer] = HeartbeatLane(peer, wire)
 
     def start(self) -> None:
-        self._selector.register(self._ear, selectors.EVENT_READ, None)
-        for pulse in self._pulses.values():
-            self._selector.register(pulse.wire.socket, selectors.EVENT_READ, pulse)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
+        for lane in self._lanes.values():
+            self._selector.register(lane.wire.socket, selectors.EVENT_READ, lane)
         self._thread.start()
 
     def watch(self, collective: int) -> None:
-        """This collective waits for others."""
+        """Watch the other ranks, as this collective waits for them."""
         asleep, self._waits_in = self._waits_in is None, collective
         if asleep:
-            self._ring_bell()
+            self._wake_thread()
 
     def rest(self) -> None:
-        """Nobody here waits any more."""
+        """Stop watching: nothing waits any more."""
         self._waits_in = None
 
     def called(self, peer: int) -> int:
-        """The last collective that this rank has told to have called."""
-        return self._pulses[peer].called
+        """Highest collective number that this peer has reported calling."""
+        return self._lanes[peer].called
 
     @property
     def sockets(self) -> list[socket.socket]:
-        return [self._bell, self._ear, *(pulse.wire.socket for pulse in self._pulses.values())]
+        return [self._wake_sender, self._wake_receiver, *(lane.wire.socket for lane in self._lanes.values())]
 
     def close(self) -> None:
         self._closing = True
         if self._thread.ident is not None:
-            self._ring_bell()
+            self._wake_thread()
             self._thread.join(_CLOSING_SECONDS)
         self._selector.close()
-        for pulse in self._pulses.values():
-            pulse.wire.close()
-        self._bell.close()
-        self._ear.close()
+        for lane in self._lanes.values():
+            lane.wire.close()
+        self._wake_sender.close()
+        self._wake_receiver.close()
 
-    def _ring_bell(self) -> None:
+    def _wake_thread(self) -> None:
         try:
-            self._bell.send(b"!")
+            self._wake_sender.send(b"!")
         except BlockingIOError:
-            return  # it rings already
+            return  # it is being woken already
 
     # -- the thread
 
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._live_one_beat()
+                self._run_one_beat()
         except Exception:
             if self._closing:
-                return  # what it listened on was closed meanwhile
-            logger.exception("rank %d has no signs of life any more", self._rank)
+                return  # its sockets were closed meanwhile
+            logger.exception("rank %d has lost its heartbeats: their thread has failed", self._rank)
 
-    def _live_one_beat(self) -> None:
+    def _run_one_beat(self) -> None:
         due = self._due()
-        self._listen_until(due)
+        self._receive_until(due)
         now = self._monotonic()
         if due is None:
             self._begin_watching(now)
@@ -226,104 +225,104 @@ class Heartbeats:
             if now >= self._next_beat:
                 self._beat(now)
             if silent := self._silence.broken_by(now):
-                self._tell(self._on_silent, silent, self._suspect_after)
+                self._call_on_loop(self._on_silent, silent, self._suspect_after)
 
-    def _listen_until(self, due: float | None) -> None:
-        held = [pulse for pulse in self._living() if pulse.wire.more]  # of which the kernel knows nothing
+    def _receive_until(self, due: float | None) -> None:
+        held = [lane for lane in self._open_lanes() if lane.wire.more]  # bytes that the kernel does not know of
         seconds = None if due is None else max(0.0, due - self._monotonic())
         for key, _ in self._selector.select(0.0 if held else seconds):
             if key.data is None:
-                self._ear.recv(4096)
+                self._wake_receiver.recv(4096)
             elif key.data not in held:
-                self._listen(key.data)
-        for pulse in held:
-            self._listen(pulse)
+                self._receive_from(key.data)
+        for lane in held:
+            self._receive_from(lane)
 
     def _due(self) -> float | None:
-        """When there is something to do, if nothing comes before."""
+        """Time of the next thing to do. None: wait until woken."""
         return None if self._waits_in is None else min(self._next_beat, self._silence.ends_at())
 
     def _begin_watching(self, now: float) -> None:
         self._next_beat = self._watching_since = now
         self._silence.begin(now)
-        for pulse in self._living():
-            pulse.bytes_seen = self._bytes_from(pulse.peer)
+        for lane in self._open_lanes():
+            lane.bytes_seen = self._bytes_from(lane.peer)
 
-    def _living(self) -> list[PeerHeartbeat]:
-        return [pulse for pulse in self._pulses.values() if not pulse.ended]
+    def _open_lanes(self) -> list[HeartbeatLane]:
+        return [lane for lane in self._lanes.values() if not lane.ended]
 
-    def _listen(self, pulse: PeerHeartbeat) -> None:
+    def _receive_from(self, lane: HeartbeatLane) -> None:
         try:
-            for sign in pulse.signs(1 + len(self._links)):
-                self._hear(pulse, sign)
+            for heartbeat in lane.receive(1 + len(self._links)):
+                self._on_heartbeat(lane, heartbeat)
         except (EOFError, OSError, RemoteProtocolError) as error:
-            self._end(pulse, error)
+            self._end(lane, error)
 
-    def _hear(self, pulse: PeerHeartbeat, sign: Heartbeat) -> None:
-        pulse.sign_at = self._monotonic()
-        self._silence.hear(pulse.peer, pulse.sign_at)
-        pulse.called = max(pulse.called, sign.called)
-        self.stragglers.hear_stuck(pulse.peer, sign.stuck_to, sign.stuck_milliseconds / 1000)
-        if sign.kind == HeartbeatKind.PING:
-            pulse.say(self._sign(HeartbeatKind.PONG, sign.stamp))
+    def _on_heartbeat(self, lane: HeartbeatLane, heartbeat: Heartbeat) -> None:
+        lane.heartbeat_at = self._monotonic()
+        self._silence.hear(lane.peer, lane.heartbeat_at)
+        lane.called = max(lane.called, heartbeat.called)
+        self.stragglers.note_stuck_elsewhere(lane.peer, heartbeat.stuck_to, heartbeat.stuck_milliseconds / 1000)
+        if heartbeat.kind == HeartbeatKind.PING:
+            lane.send(self._heartbeat(HeartbeatKind.PONG, heartbeat.stamp))
         else:
-            pulse.asked = max(0, pulse.asked - 1)
-            self.stragglers.note_round_trip(pulse.peer, self._monotonic() - sign.stamp / 1e9)
+            lane.unanswered = max(0, lane.unanswered - 1)
+            self.stragglers.note_round_trip(lane.peer, self._monotonic() - heartbeat.stamp / 1e9)
 
-    def _sign(self, kind: HeartbeatKind, stamp: int) -> Heartbeat:
+    def _heartbeat(self, kind: HeartbeatKind, stamp: int) -> Heartbeat:
         to, seconds = self.stragglers.most_stuck()
         return Heartbeat(kind, to, int(seconds * 1000), self._called(), stamp)
 
-    def _end(self, pulse: PeerHeartbeat, error: Exception) -> None:
-        pulse.ended = True
-        self._silence.forget(pulse.peer)
-        self._selector.unregister(pulse.wire.socket)
-        self._tell(self._on_lost, pulse.peer, error)
+    def _end(self, lane: HeartbeatLane, error: Exception) -> None:
+        lane.ended = True
+        self._silence.forget(lane.peer)
+        self._selector.unregister(lane.wire.socket)
+        self._call_on_loop(self._on_lost, lane.peer, error)
 
     def _beat(self, now: float) -> None:
         self._next_beat = now + self._beat_seconds
-        for pulse in self._living():
-            self._look_at_lanes(pulse, now)
-        self._note_who_is_slow()
-        for pulse in self._living():
+        for lane in self._open_lanes():
+            self._check_traffic(lane, now)
+        self._note_stragglers()
+        for lane in self._open_lanes():
             try:
-                if pulse.asked < _MOST_QUESTIONS and pulse.say(self._sign(HeartbeatKind.PING, self._stamp())):
-                    pulse.asked += 1
+                if lane.unanswered < _MOST_PINGS and lane.send(self._heartbeat(HeartbeatKind.PING, self._stamp())):
+                    lane.unanswered += 1
             except (OSError, RemoteProtocolError) as error:
-                self._end(pulse, error)
+                self._end(lane, error)
 
     def _stamp(self) -> int:
         return int(self._monotonic() * 1e9)
 
-    def _look_at_lanes(self, pulse: PeerHeartbeat, now: float) -> None:
-        received = self._bytes_from(pulse.peer)
-        if received != pulse.bytes_seen:
-            pulse.bytes_seen = received
-            self._silence.hear(pulse.peer, now)
+    def _check_traffic(self, lane: HeartbeatLane, now: float) -> None:
+        received = self._bytes_from(lane.peer)
+        if received != lane.bytes_seen:
+            lane.bytes_seen = received
+            self._silence.hear(lane.peer, now)
 
-    def _note_who_is_slow(self) -> None:
-        """While a rank is late, bytes are stuck everywhere: that says nothing until all are known to have called."""
+    def _note_stragglers(self) -> None:
+        """Note late ranks and stuck bytes. While a rank is late, bytes are stuck everywhere, which proves nothing."""
         waits_in = self._waits_in or 0
-        known = [pulse for pulse in self._living() if pulse.sign_at > self._watching_since]
-        late = [pulse for pulse in known if pulse.called < waits_in]
-        for pulse in late:
-            self.stragglers.note_late(pulse.peer, self._beat_seconds)
-        if not late and len(known) == len(self._living()):
-            for pulse in known:
-                if any(_is_stuck(lane) for lane in list(self._links[pulse.peer].lanes.values())):
-                    self.stragglers.note_stuck(pulse.peer, self._beat_seconds)
+        known = [lane for lane in self._open_lanes() if lane.heartbeat_at > self._watching_since]
+        late = [lane for lane in known if lane.called < waits_in]
+        for lane in late:
+            self.stragglers.note_late(lane.peer, self._beat_seconds)
+        if not late and len(known) == len(self._open_lanes()):
+            for lane in known:
+                if any(_is_stuck(data_lane) for data_lane in list(self._links[lane.peer].lanes.values())):
+                    self.stragglers.note_stuck(lane.peer, self._beat_seconds)
         self.stragglers.report(self._beat_seconds)
 
     def _bytes_from(self, peer: int) -> int:
         return sum(lane.bytes_received for lane in list(self._links[peer].lanes.values()))
 
-    def _tell(self, callback: Callable[..., None], *facts: object) -> None:
+    def _call_on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(callback, *facts)
+            self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:  # the event loop is closed already
             self._closing = True
 
 
 def _is_stuck(lane: Lane) -> bool:
-    """More than a fast link would leave unconfirmed, here or in the kernel."""
+    """Whether more bytes wait, here or in the kernel, than a fast link would leave unacknowledged."""
     return bool(lane.queued) or unacknowledged_bytes(lane.socket) > STUCK_BYTES

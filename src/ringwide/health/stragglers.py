@@ -1,11 +1,11 @@
-"""Which rank keeps the others waiting, and why: concluded from what is noted while a collective waits.
+"""Stragglers: the rank that keeps the others waiting, and the reason, from observations while a collective waits.
 
-Three things can be seen of a slow rank, each on its own:
-- it calls late: others have called a collective, it has not;
-- its links are slow: bytes are stuck on the way to it and from it, while those of other ranks flow;
+A slow rank shows in one of three ways:
+- it calls late: others have called a collective, and it has not;
+- its links are slow: bytes to it and from it are stuck, while those of other ranks flow;
 - it is far away: its answers take much longer than those of others.
 
-What was noted fades, so that one slow start is not held against a rank for ever.
+Observations fade, so that one slow start does not count for ever.
 """
 
 import logging
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 logger = logging.getLogger("ringwide.health")
 
 WORTH_NAMING_SECONDS = 1.0
-"""Shorter waits are nobody's fault."""
+"""Shorter waits are not reported."""
 HALVED_AFTER_SECONDS = 60.0
 FAR_SECONDS, FAR_FACTOR = 0.1, 4
 _CLEARLY = 1.4
-"""So much more than the next one: a rank whose links are slow has twice the share of each neighbour."""
+"""Factor over the next rank: a rank with slow links has twice the share of each neighbour."""
 _ROUND_TRIPS = 8
 
 Clock = Callable[[], float]
@@ -28,7 +28,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """Who is slow, how many seconds of waiting show it, and how."""
+    """A slow rank, the seconds that others have waited for it, and the reason."""
 
     rank: int
     seconds: float
@@ -38,13 +38,13 @@ class SlowRank:
         return f"rank {self.rank} is slow: {self.reason}"
 
 
-class Fading:
-    """Seconds for each rank: `total` is all of them, `now` what has not faded yet."""
+class FadingSeconds:
+    """Seconds for each rank, with a half-life. `total` has all of them, `now` those that have not faded yet."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.total: dict[int, float] = defaultdict(float)
-        self._noted: dict[int, tuple[float, float]] = {}  # so many seconds, at that time
+        self._noted: dict[int, tuple[float, float]] = {}  # seconds, and when they were noted
 
     def add(self, rank: int, seconds: float) -> None:
         self.total[rank] += seconds
@@ -59,18 +59,20 @@ class Fading:
 
 
 class Stragglers:
-    """What one rank has noted about the others, itself included."""
+    """Observations of one rank about all ranks, itself included, and its conclusion."""
 
     def __init__(self, rank: int, clock: Clock) -> None:
         self._rank = rank
-        self.late = Fading(clock)
-        self.stuck = Fading(clock)  # our bytes on their way to a rank
-        self.watched = Fading(clock)  # how long anything was looked at, under our own number
-        self._told: dict[int, tuple[int, float]] = {}  # by others: to whom most of their bytes were stuck of late
+        self.late = FadingSeconds(clock)
+        self.stuck = FadingSeconds(clock)  # our bytes to a rank
+        self.watched = FadingSeconds(clock)  # time of observation, under our own rank
+        self._stuck_elsewhere: dict[
+            int, tuple[int, float]
+        ] = {}  # reported by others: the rank to which most of their bytes are stuck
         self._round_trips: dict[int, deque[float]] = {}
-        self._reported: dict[int, float] = {}  # at how many seconds a rank was last named
+        self._reported: dict[int, float] = {}  # seconds at which a rank was last reported
 
-    # -- what is noted
+    # -- observations
 
     def note_late(self, rank: int, seconds: float) -> None:
         self.late.add(rank, seconds)
@@ -78,36 +80,36 @@ class Stragglers:
     def note_stuck(self, rank: int, seconds: float) -> None:
         self.stuck.add(rank, seconds)
 
-    def hear_stuck(self, teller: int, rank: int, seconds: float) -> None:
-        self._told[teller] = rank, seconds
+    def note_stuck_elsewhere(self, reporter: int, rank: int, seconds: float) -> None:
+        self._stuck_elsewhere[reporter] = rank, seconds
 
     def note_round_trip(self, rank: int, seconds: float) -> None:
         self._round_trips.setdefault(rank, deque(maxlen=_ROUND_TRIPS)).append(seconds)
 
-    # -- what follows
+    # -- conclusions
 
     def most_stuck(self) -> tuple[int, float]:
         return max(self.stuck.now().items(), key=lambda item: item[1], default=(0, 0.0))
 
     def round_trip(self, rank: int) -> float | None:
-        """The shortest of late: a longer one may be due to a busy core."""
+        """The shortest of the last round trips: a longer one may be due to a busy core."""
         return min(list(self._round_trips.get(rank, ())), default=None)
 
     def verdict(self) -> SlowRank | None:
-        """The rank that costs most, if one clearly does. To one that is far away, bytes are stuck for that reason."""
-        on_the_way = list(self._far_away()) or list(self._with_slow_links())
-        return max([*self._late(), *on_the_way], key=lambda slow: slow.seconds, default=None)
+        """The slowest rank, if one clearly is. Distance explains stuck bytes, so it is considered first."""
+        in_transit = list(self._far_away()) or list(self._with_slow_links())
+        return max([*self._late(), *in_transit], key=lambda slow: slow.seconds, default=None)
 
     def _late(self) -> Iterator[SlowRank]:
         for rank, seconds in _clearly_first(self.late.now()):
             yield SlowRank(rank, seconds, f"others have waited {seconds:.1f} s for its calls")
 
     def _with_slow_links(self) -> Iterator[SlowRank]:
-        """A slow link has two ends; a rank of which all links are slow is an end of each."""
+        """Each slow link counts for both its ends, so a rank with only slow links stands out."""
         ends: dict[int, float] = defaultdict(float)
-        for teller, (rank, seconds) in {**self._told, self._rank: self.most_stuck()}.items():
+        for reporter, (rank, seconds) in {**self._stuck_elsewhere, self._rank: self.most_stuck()}.items():
             ends[rank] += seconds
-            ends[teller] += seconds
+            ends[reporter] += seconds
         for rank, seconds in _clearly_first(ends):
             yield SlowRank(rank, seconds / 2, "bytes are stuck on their way to and from it")
 
@@ -123,7 +125,7 @@ class Stragglers:
             yield SlowRank(rank, self.watched.now().get(self._rank, 0.0), reason)
 
     def report(self, seconds: float) -> None:
-        """After so many more seconds of waiting: a line when a rank is found to be slow, and whenever it cost twice."""
+        """Note more seconds of waiting. Logs a slow rank when it is found, and whenever its seconds have doubled."""
         self.watched.add(self._rank, seconds)
         found = self.verdict()
         if found is not None and found.seconds >= 2 * self._reported.get(found.rank, WORTH_NAMING_SECONDS / 2):
