@@ -1,4 +1,4 @@
-"""Signs of life between two ranks of three, over real sockets; the third never answers.
+"""Heartbeats between two ranks of three, over real sockets; the third never answers.
 
 The clock stands still until a test moves it on, so that nobody is silent because the machine is slow.
 """

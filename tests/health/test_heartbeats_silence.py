@@ -1,4 +1,4 @@
-"""Who has been silent for too long, without a clock."""
+"""Silence: ranks that are silent for too long, without a clock."""
 
 from ringwide.health.heartbeats import Silence
 

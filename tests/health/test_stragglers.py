@@ -1,4 +1,4 @@
-"""Who is named as the slow one, and who is not."""
+"""Stragglers: the rank that is named as the slow one, and those that are not."""
 
 import pytest
 
