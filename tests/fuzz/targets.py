@@ -150,7 +150,7 @@ def _endpoint(link: Unread) -> Endpoint:
         on_lane_ended=lambda peer, reason: None,
         kept_limit_bytes=1,
     )
-    endpoint.hear_given_up_exchanges(lambda peer, number, words: None)
+    endpoint.watch_given_up_exchanges(lambda peer, number, words: None)
     for tag in range(3):
         endpoint.send(
             OutgoingTransfer(_PLACE[:4], to=0, space=0, tag=tag, what="uint8[4]", on_done=_done, sender=endpoint)
