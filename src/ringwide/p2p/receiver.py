@@ -39,9 +39,8 @@ class Receiver:
     def __init__(self, transfers: OpenTransfers) -> None:
         self._transfers = transfers
         self._matching: Matching[IncomingTransfer] = Matching()
-        self._holders: dict[int, set[int]] = {
-            space: set() for space in Space
-        }  # peers that have ever shown a held message
+        # Peers that have ever shown a held message.
+        self._holders: dict[int, set[int]] = {space: set() for space in Space}
         self._later = {peer: LaterAnswers(transfers, peer) for peer in transfers.by_peer}
         self._own: dict[int, OutgoingTransfer] = {}  # messages to ourselves
         self._own_count = 0

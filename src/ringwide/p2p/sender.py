@@ -97,9 +97,8 @@ class Sender:
             self._transfers.say_withdrawn(with_peer.peer, transfer.number, reason, leaving=leaving)
             return
         if with_peer.answered(transfer.number) is not None:
-            self._transfers.say(
-                with_peer.peer, FrameKind.WITHDRAW, transfer.number, reason
-            )  # at once: the other end counts our offers
+            # At once, even if this rank is leaving: the other end counts our offers.
+            self._transfers.say(with_peer.peer, FrameKind.WITHDRAW, transfer.number, reason)
         self._settled(with_peer, transfer)
 
     def _take_from_lane(self, with_peer: PeerTransfers, transfer: OutgoingTransfer) -> None:

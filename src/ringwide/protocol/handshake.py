@@ -51,9 +51,8 @@ class Difference:
 
     def as_error(self, *, rank: int, peer: str, dialed: bool) -> Disagreement:
         ours, theirs = (self.dialer, self.listener) if dialed else (self.listener, self.dialer)
-        field = (
-            self.field if self.field.isprintable() else ascii(self.field)
-        )  # it may come from anybody, and is shown to people
+        # It may come from an unknown client, and is shown on terminals.
+        field = self.field if self.field.isprintable() else ascii(self.field)
         return Disagreement(field=field, ours=ours, theirs=theirs, rank=rank, peer=peer)
 
 

@@ -72,7 +72,10 @@ class EndingLink:
         raise NotImplementedError
 
     def finish(self, on_over: Callable[[], None]) -> None:
-        """Send END on every lane; each closes when the peer's END has come too. `on_over`: called when the link is over."""
+        """Send END on every lane. Each closes when the peer's END has come too.
+
+        `on_over` is called when the link is over, however it ends.
+        """
         self._on_over = on_over
         self._finish_lanes()
 

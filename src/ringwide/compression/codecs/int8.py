@@ -83,9 +83,8 @@ def encode_rows(rows: Array, scales: Array, steps: Array) -> bool:
     """Write the scale of each row and the steps of all. False if a number is not finite or out of range."""
     scaled = SCRATCH.first[: rows.size].reshape(rows.shape)
     np.abs(rows, out=scaled)
-    np.maximum.reduceat(
-        scaled.reshape(-1), np.arange(0, rows.size, rows.shape[1]), out=scales
-    )  # faster than a row each
+    # Faster than a maximum for each row.
+    np.maximum.reduceat(scaled.reshape(-1), np.arange(0, rows.size, rows.shape[1]), out=scales)
     np.divide(scales, STEPS, out=scales)
     np.maximum(scales, LEAST_SCALE, out=scales)
     if not scales.max() <= LARGEST_SCALE:  # nor is a NaN
