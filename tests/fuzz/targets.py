@@ -13,8 +13,16 @@ from ringwide.compression.codecs.base import BadPayload
 from ringwide.errors import RemoteProtocolError
 from ringwide.p2p.endpoint import Endpoint
 from ringwide.p2p.transfer import IncomingTransfer, OutgoingTransfer, SegmentOwner
-from ringwide.protocol.frame import DATA, HEADER_BYTES, NEWS_LIMIT_BYTES, FrameKind, Header, check_payload, seal
-from ringwide.protocol.frame_reader import FrameReader
+from ringwide.protocol.frame import (
+    DATA,
+    HEADER_BYTES,
+    NEWS_LIMIT_BYTES,
+    FrameKind,
+    FrameReader,
+    Header,
+    check_payload,
+    seal,
+)
 from ringwide.protocol.handshake import (
     Hello,
     check_prefix,

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from ringwide.errors import PeerLeft, RingwideError
 from ringwide.p2p.endpoint import Endpoint
 from ringwide.p2p.transfer import IncomingTransfer, OutgoingTransfer, SegmentOwner, Transfer
-from ringwide.protocol.frame import HEADER_BYTES, Header
-from ringwide.protocol.frame_reader import FrameReader
+from ringwide.protocol.frame import HEADER_BYTES, FrameReader, Header
 from ringwide.protocol.p2p import KEPT_LIMIT_BYTES, OFFER_BYTES, Space
 from ringwide.transport.buffers import Scratch
 

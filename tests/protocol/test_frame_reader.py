@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringwide.errors import CorruptFrame, RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, FrameKind, Header, news, pack_data, seal
-from ringwide.protocol.frame_reader import REFERENCE, SPILLED, FrameReader
+from ringwide.protocol.frame import (
+    HEADER_BYTES,
+    REFERENCE,
+    SPILLED,
+    FrameKind,
+    FrameReader,
+    Header,
+    news,
+    pack_data,
+    seal,
+)
 
 LIMIT = 300
 

@@ -226,7 +226,7 @@ class Sender:
                 all_of_them = [*self.held, *self.offered]
                 self.end(all_of_them[choice % len(all_of_them)])
             case "put off" if tag in self.shown:
-                self.offering.put_off(self.shown.pop(tag))
+                self.offering.postponed(self.shown.pop(tag))
             case "want":
                 self.may_show[tag] = self.may_show.get(tag, 0) + 1
                 self.offering.wanted(tag)

@@ -10,7 +10,7 @@ from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.operation import Operation, Snapshot
 from ringwide.collectives.peer_loss import Leaving, PeerLoss
 from ringwide.collectives.single_segment import SingleSegmentOperation
-from ringwide.protocol import frame_reader
+from ringwide.protocol import frame
 from ringwide.protocol.frame import FrameKind, Header
 from ringwide.simulator import simulate
 from ringwide.simulator.host import Host
@@ -151,7 +151,7 @@ def ignore_fingerprints(plant: pytest.MonkeyPatch) -> None:
 
 
 def skip_checksums(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(frame_reader, "check_payload", lambda header, payload: None)
+    plant.setattr(frame, "check_payload", lambda header, payload: None)
 
 
 def take_any_turn(plant: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, NEWS_LIMIT_BYTES, FrameKind
-from ringwide.protocol.frame_reader import REFERENCE
+from ringwide.protocol.frame import HEADER_BYTES, NEWS_LIMIT_BYTES, REFERENCE, FrameKind
 from ringwide.transport.lane import Lane
 from transport.wire import (
     LIMIT_BYTES,

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, Header
-from ringwide.protocol.frame_reader import REFERENCE, SPILLED
+from ringwide.protocol.frame import HEADER_BYTES, REFERENCE, SPILLED, Header
 from ringwide.transport.lane import Lane
 from ringwide.transport.shm_lane import INLINE_BYTES, SharedLane
 from transport.wire import (

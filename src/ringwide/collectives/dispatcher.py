@@ -24,14 +24,7 @@ from typing import NoReturn, Protocol
 from ringwide.collectives.collective import Channel, Channels, Collective, Done, EarlyFrames, Mark, channel_of, is_after
 from ringwide.collectives.compressed_operation import operation_for
 from ringwide.collectives.deadlines import Clock, Deadlines, Patient
-from ringwide.collectives.news import (
-    Announcements,
-    abort_error,
-    mismatch_error,
-    timeout_error,
-    told_timeout,
-    words_in,
-)
+from ringwide.collectives.news import Announcements, abort_error, mismatch_error, timeout_error, told_timeout, words_in
 from ringwide.collectives.operation import BucketTask, LaneLike, LinkLike, Operation
 from ringwide.collectives.peer_loss import PeerLoss, TransfersAtRisk
 from ringwide.collectives.plan import Plan

@@ -18,8 +18,7 @@ from typing import Protocol
 from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.operation import SendOwner
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, Header, framed, seal, sealed_frame
-from ringwide.protocol.frame_reader import FrameReader
+from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, FrameReader, Header, framed, seal, sealed_frame
 from ringwide.protocol.heartbeat import HEARTBEAT_LANE
 from ringwide.simulator.host import Event, Host, VirtualClock
 from ringwide.simulator.scenario import Damage, Scenario

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -18,21 +19,16 @@ DTYPES = FLOATS + INTEGERS
 CHARS = {name: np.dtype(name).char for name in DTYPES if name != "bfloat16"}
 
 
-def _add(left: Array, right: Array, out: Array) -> None:
-    """numpy treats an in-place sum of single numbers as a reduction and swaps the operands: another NaN would win."""
-    np.add(left.copy() if out.size == 1 else left, right, out)
-
-
 _UFUNCS: dict[str, Combiner] = {
-    "sum": _add,
-    "mean": _add,
+    "sum": np.add,
+    "mean": np.add,
     "min": lambda left, right, out: np.minimum(left, right, out=out),  # numpy deprecates these two without `out=`
     "max": lambda left, right, out: np.maximum(left, right, out=out),
     "prod": np.multiply,
     "band": np.bitwise_and,
     "bor": np.bitwise_or,
     "bxor": np.bitwise_xor,
-    "quotient": _add,
+    "quotient": np.add,
 }
 BITWISE = ("band", "bor", "bxor")
 FOR_INTEGERS = (*BITWISE, "quotient")
@@ -87,7 +83,7 @@ def _finish(op: str, size: int, carrier: np.dtype[Any]) -> Callable[[Array], obj
 
     if op == "mean":
         divisor = carrier.type(size)
-        return no_float_warnings(lambda total: np.divide(total, divisor, total))
+        return no_float_warnings(methodcaller("__itruediv__", divisor))
     return divide_towards_zero if op == "quotient" else None
 
 

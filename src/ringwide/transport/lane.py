@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, Header, framed
-from ringwide.protocol.frame_reader import FrameReader, SharedPayloads
+from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, FrameReader, Header, SharedPayloads, framed
 from ringwide.transport.buffers import Scratch
 from ringwide.transport.send_half import SendHalf
 from ringwide.transport.sockets import (
@@ -79,6 +78,7 @@ class Lane(SendHalf):
         self.transport: Transport = transport_of(self.socket)
         self._tcp = self.transport == "tcp"
         self._adjusts = self._tcp or not wire.plain  # is there something to do after each read?
+        self._receive_into = self.socket.recv_into if wire.plain else None  # a look should cost a system call, no more
         self._events = events
         self.scratch = Scratch()
         self._reader = FrameReader(
@@ -160,7 +160,10 @@ class Lane(SendHalf):
     def _receive(self, room: list[memoryview]) -> int:
         """Receive once, and return the number of bytes. 0: none now, or the lane is over."""
         try:
-            count = self._wire.receive(room)
+            if self._receive_into is not None and len(room) == 1:
+                count = self._receive_into(room[0])
+            else:
+                count = self._wire.receive(room)
         except (BlockingIOError, InterruptedError):
             return 0
         except (OSError, EOFError) as error:

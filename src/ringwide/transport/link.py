@@ -129,15 +129,14 @@ class Link(EndingLink):
 
     def add(self, lane: Lane) -> None:
         self.lanes[lane.index] = lane
+        if lane.index == 0:
+            self.send_express = lane.send  # the lane's own method: small frames are many
         lane.on_end = self.lane_has_ended
         self._ended = False  # a rank that could not join may have sent END on the lanes that were there before
         self._bulk = [lane for index, lane in sorted(self.lanes.items()) if 0 < index < P2P_LANE]
 
     def all_lanes(self) -> Collection[Lane]:
         return self.lanes.values()
-
-    def send_express(self, header: bytes, payload: memoryview) -> None:
-        self.lanes[0].send(header, payload)
 
     def send_bulk(
         self, header: bytes, payload: memoryview, *, stripe: int, owner: PayloadOwner | None, collective: int

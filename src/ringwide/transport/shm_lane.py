@@ -15,8 +15,7 @@ Rules:
 from socket import socket as Socket
 from typing import Any
 
-from ringwide.protocol.frame import HEADER_BYTES, Header
-from ringwide.protocol.frame_reader import REFERENCE, SPILLED
+from ringwide.protocol.frame import HEADER_BYTES, REFERENCE, SPILLED, Header
 from ringwide.transport.buffers import PayloadOwner, QueuedFrame, Scratch
 from ringwide.transport.lane import Lane
 from ringwide.transport.shm_arena import ArenaReader, ArenaWriter
