@@ -1,10 +1,10 @@
-"""The ring for programs without asyncio: the same calls, each of which waits for its result.
+"""Blocking ring for programs without asyncio: the calls of `Ring`, each of which waits for its result.
 
     with ringwide.join_blocking(rank=0, peers="peers.txt") as ring:
         ring.allreduce(grads)
 
-The ring itself lives on the background loop's thread (`background.py`). Calls of several threads are numbered in the
-order in which they are made, so all ranks must make them in the same order.
+The ring itself runs on the thread of the background loop (`runtime/background_loop.py`). Calls from several threads
+are numbered in the order in which they are made, so all ranks must make them in the same order.
 """
 
 import os
@@ -27,13 +27,13 @@ Tensors = TypeVar("Tensors")
 def join_blocking(
     *, rank: int, peers: str | os.PathLike[str] | Sequence[str], config: RingConfig | None = None
 ) -> Iterator["BlockingRing"]:
-    """Meet the other ranks and be one of them for the length of the block. See `join`."""
+    """Join the ring for the length of the block. See `join`."""
     behind, membership = background(), join(rank=rank, peers=peers, config=config)
     try:
         ring = behind.enter(membership)
         ring.made_for(threading.current_thread())
         yield BlockingRing(ring, behind)
-    except GeneratorExit as error:  # perhaps nobody has left the block, and the collector found it, on any thread
+    except GeneratorExit as error:  # perhaps the garbage collector closes an abandoned block, on any thread
         behind.close_soon(membership, error)
         raise
     except BaseException as error:
@@ -44,7 +44,7 @@ def join_blocking(
 
 
 class BlockingRing:
-    """One rank's place in the ring, for callers that wait. Every call is documented at `Ring`."""
+    """Membership of one rank in a ring, for callers that block. The calls are documented at `Ring`."""
 
     def __init__(self, ring: Ring, behind: BackgroundLoop) -> None:
         self._ring, self._behind = ring, behind
@@ -110,5 +110,5 @@ class BlockingRing:
 
 
 async def _of(question: Callable[[], T]) -> T:
-    """Asked on the loop's thread, where nothing changes meanwhile."""
+    """`question` as a coroutine: it runs on the loop's thread, where nothing changes meanwhile."""
     return question()

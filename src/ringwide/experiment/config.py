@@ -1,4 +1,4 @@
-"""What an experiment file may say."""
+"""Configuration of an experiment: the keys of its file, how it is loaded, and the reference of all keys."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class CheckpointConfig(BaseModel):
-    """When the state of the training is kept, so that `--resume` can go on from it to the same bits."""
+    """When checkpoints are written. `--resume` continues from one, to the same bits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,7 +33,7 @@ class CheckpointConfig(BaseModel):
 
 
 class ReferenceConfig(BaseModel):
-    """Figures of something else, shown in the report beside those of the run. What is not known is left out."""
+    """Figures of another system, shown in the report next to those of the run. Unknown ones are left out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,7 +48,7 @@ class ReferenceConfig(BaseModel):
 
 
 class ReportConfig(BaseModel):
-    """What a run leaves behind."""
+    """Files that a run writes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,7 +59,7 @@ class ReportConfig(BaseModel):
 
 
 class ExperimentConfig(BaseModel):
-    """One experiment: how many nodes, what ring they form, what they train, and what it leaves behind."""
+    """Experiment: how many nodes there are, the ring they form, what they train, and the files it writes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -83,16 +83,16 @@ class ExperimentConfig(BaseModel):
     )
 
 
-# An experiment file in, a checked configuration out; a mistake becomes one sentence that says where and what to do.
+# -- loading
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
-    """`overrides` are what the command line has after each --set: a dotted key, =, and a value as in the file."""
+    """Checked configuration of a file. Each override is the argument of a --set: a dotted key, =, a value in YAML."""
     return checked(overridden(read_document(path), overrides), ExperimentConfig)
 
 
 class _RingAlone(BaseModel):
-    """What can be said without an experiment."""
+    """Keys that can be set without an experiment."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -100,7 +100,7 @@ class _RingAlone(BaseModel):
 
 
 def load_ring(overrides: Sequence[str]) -> RingConfig:
-    """The settings of a ring from the command line alone, written as for an experiment: ring.lanes=2."""
+    """Settings of a ring from the command line alone, written as for an experiment: ring.lanes=2."""
     document = overridden(Document(Path("the command line"), {}, {}), overrides)
     for key in document.data:
         if key not in _RingAlone.model_fields:
@@ -111,12 +111,13 @@ def load_ring(overrides: Sequence[str]) -> RingConfig:
     return checked(document, _RingAlone).ring
 
 
-# Every key of an experiment file as Markdown: a table for each block.
+# -- reference of all keys
 
 OUTERMOST = "The outermost keys"
 
 
 def keys_reference() -> str:
+    """Every key of an experiment file as Markdown, with a table for each block."""
     return "\n\n".join(_section(name, model) for name, model in blocks(ExperimentConfig))
 
 

@@ -1,6 +1,6 @@
-"""The view for a terminal: how far all are, and a row for each node. Needs rich.
+"""Live view for a terminal: overall progress, and a row for each node. Needs rich.
 
-Drawn as plain lines: a table of rich would take ten times as long, from the two cores on which the nodes compute.
+The rows are plain lines: a table of rich would take ten times as long, on the cores on which the nodes compute.
 """
 
 import math
@@ -23,7 +23,7 @@ COLUMNS = ("node", "step", "epoch", "loss", "batches/s", "sent", "on network", "
 
 
 class Live(AbstractContextManager["Live"]):
-    """Gone at the end, when a summary takes its place. It never draws by itself: who ticks decides what that costs."""
+    """Table that disappears at the end, where the summary follows. It is redrawn only by `tick` and `say`."""
 
     def __init__(self, board: Board, out: TextIO) -> None:
         self._board, self._note, self._heard = board, "", -1
@@ -63,14 +63,14 @@ def picture(board: Board, note: str, *, rows: int) -> Text:
 
 
 def rows_of(board: Board, rows: int) -> list[int]:
-    """All nodes, or the slowest of them: those keep the others waiting."""
+    """Ranks to show: all, or the slowest, for which the others wait."""
     if len(board.tallies) <= rows:
         return sorted(board.tallies)
     return sorted(sorted(board.tallies, key=lambda rank: _speed(board, rank))[:rows])
 
 
 def _speed(board: Board, rank: int) -> tuple[float, float]:
-    """Nodes make the same steps, so what tells them apart is how little they wait for others."""
+    """Sort key. All nodes make the same steps, so the slow ones are those that wait least on the network."""
     tally = board.tallies[rank]
     return (tally.last.number if tally.last else 0, tally.recent().network_share)
 

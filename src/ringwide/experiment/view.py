@@ -1,4 +1,4 @@
-"""What a person sees while the nodes train: a table that moves on a terminal, a line now and then elsewhere."""
+"""View of a run while its nodes train: a live table on a terminal, a line every few seconds elsewhere."""
 
 import math
 import time
@@ -15,14 +15,30 @@ LOOK_EVERY_SECONDS = 0.25
 
 
 class View(AbstractContextManager["View"], Protocol):
+    """Display of a board for the length of a block."""
+
     def tick(self) -> None:
-        """Called a few times a second: show what has changed on the board."""
+        """Show what has changed on the board. Called a few times a second."""
 
     def say(self, text: str) -> None:
-        """A sentence between the figures."""
+        """Show a sentence."""
+
+
+def view_for(board: Board, out: TextIO) -> View:
+    if board.config.logging == "silent":
+        return Silent()
+    if not out.isatty():
+        return Lines(board, out)
+    try:
+        from ringwide.experiment.live_view import Live
+    except ImportError:  # rich comes with the extra `experiments`
+        return Lines(board, out)
+    return Live(board, out)
 
 
 class Silent(AbstractContextManager["Silent"]):
+    """View that shows nothing."""
+
     def __exit__(self, *_: object) -> None:
         pass
 
@@ -72,22 +88,10 @@ class Lines(AbstractContextManager["Lines"]):
             self.say("\n".join(node_line(self._board, rank) for rank in sorted(self._board.tallies)))
 
 
-def view_for(board: Board, out: TextIO) -> View:
-    if board.config.logging == "silent":
-        return Silent()
-    if not out.isatty():
-        return Lines(board, out)
-    try:
-        from ringwide.experiment.live_view import Live
-    except ImportError:  # rich comes with the extra `experiments`
-        return Lines(board, out)
-    return Live(board, out)
-
-
 def waiting(board: Board) -> str:
-    others = board.config.nodes - board.nodes
-    if others:  # started by somebody else, somewhere else
-        return f"waiting for {others} other node{'s' if others > 1 else ''}"
+    remote = board.config.nodes - board.nodes
+    if remote:  # started elsewhere, not by this launcher
+        return f"waiting for {remote} other node{'s' if remote > 1 else ''}"
     return f"waiting for {board.nodes} node{'s' if board.nodes > 1 else ''} to start"
 
 
@@ -100,7 +104,7 @@ def planned(plan: TrainingPlan) -> str:
 
 
 def position(board: Board) -> str:
-    """Where it stands, and where it ends as far as that is known."""
+    """Current step, time and epoch, with their ends where they are known."""
     last = f"/{board.plan.last_step}" if board.plan and board.plan.last_step else ""
     until = f"  {board.seconds:.0f}/{board.plan.seconds:g} s" if board.plan and board.plan.seconds else ""
     return f"step {board.step}{last}{until}  epoch {board.epoch + 1}"
