@@ -28,26 +28,26 @@ def join_blocking(
     *, rank: int, peers: str | os.PathLike[str] | Sequence[str], config: RingConfig | None = None
 ) -> Iterator["BlockingRing"]:
     """Join the ring for the length of the block. See `join`."""
-    behind, membership = background(), join(rank=rank, peers=peers, config=config)
+    background_loop, membership = background(), join(rank=rank, peers=peers, config=config)
     try:
-        ring = behind.enter(membership)
+        ring = background_loop.enter(membership)
         ring.made_for(threading.current_thread())
-        yield BlockingRing(ring, behind)
+        yield BlockingRing(ring, background_loop)
     except GeneratorExit as error:  # perhaps the garbage collector closes an abandoned block, on any thread
-        behind.close_soon(membership, error)
+        background_loop.close_soon(membership, error)
         raise
     except BaseException as error:
-        behind.close_now(membership, error)
+        background_loop.close_now(membership, error)
         raise
     else:
-        behind.close_now(membership)
+        background_loop.close_now(membership)
 
 
 class BlockingRing:
     """Membership of one rank in a ring, for callers that block. The calls are documented at `Ring`."""
 
-    def __init__(self, ring: Ring, behind: BackgroundLoop) -> None:
-        self._ring, self._behind = ring, behind
+    def __init__(self, ring: Ring, background_loop: BackgroundLoop) -> None:
+        self._ring, self._background = ring, background_loop
 
     def __repr__(self) -> str:
         return f"<Blocking{repr(self._ring)[1:]}"
@@ -106,7 +106,7 @@ class BlockingRing:
         self._call(lambda: _of(lambda: self._ring.load_state_dict(state)))
 
     def _call(self, begin: Begin[T], *, by_hand: bool = True) -> T:
-        return self._behind.call(begin, by_hand=by_hand)
+        return self._background.call(begin, by_hand=by_hand)
 
 
 async def _of(question: Callable[[], T]) -> T:

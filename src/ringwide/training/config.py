@@ -1,7 +1,7 @@
-"""What is trained, on what, and how.
+"""Configuration of a training run: model, data, optimizer, limits.
 
-One flat block. Keys that belong to one model or one kind of data say so, and are refused beside another: a setting that
-does nothing is a mistake.
+It is one flat block. Keys of one model or one kind of data are refused with another: a setting without effect is a
+mistake.
 """
 
 import re
@@ -43,7 +43,7 @@ Options = dict[str, Any]
 
 
 class TrainingConfig(BaseModel):
-    """One training run. The same on every rank: what differs between ranks is only the share of the data."""
+    """Training run. It is the same on every rank; only the share of the data differs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -134,7 +134,7 @@ class TrainingConfig(BaseModel):
 
     @property
     def epoch_limit(self) -> int | None:
-        """After how many epochs to stop; none if only steps or seconds say so."""
+        """Number of epochs after which to stop; None if only steps or seconds limit the run."""
         if self.epochs is None and self.steps is None and self.seconds is None:
             return DEFAULT_EPOCHS
         return self.epochs
@@ -157,17 +157,17 @@ class TrainingConfig(BaseModel):
 
 
 def _owners(config: TrainingConfig) -> dict[str, str]:
-    """For each key that was written but is not for this model, data or optimizer: for which it is."""
-    own_model, own_data = is_import_path(config.model), is_import_path(config.data)
+    """For each key that was set: the model, data or optimizer it belongs to, or "" if that is the one in use."""
+    user_model, user_data = is_import_path(config.model), is_import_path(config.data)
     belongs = {
         "hidden_sizes": "" if config.model == "mlp" else "model 'mlp'",
         "channels": "" if config.model == "cnn" else "model 'cnn'",
         **dict.fromkeys(
             ("layers", "heads", "width", "dropout"), "" if config.model == "transformer" else "model 'transformer'"
         ),
-        "model_options": "" if own_model else "a model of your own (module:function)",
+        "model_options": "" if user_model else "a model of your own (module:function)",
         **dict.fromkeys(("context", "text_bytes"), "" if config.data == "stdlib" else "data 'stdlib'"),
-        "data_options": "" if own_data else "data of your own (module:function)",
+        "data_options": "" if user_data else "data of your own (module:function)",
         "momentum": "" if config.optimizer == "sgd" else "optimizer 'sgd'",
         "betas": "optimizer 'adam' or 'adamw'" if config.optimizer == "sgd" else "",
         "final_learning_rate": "schedule 'linear' or 'cosine'" if config.schedule == "constant" else "",
