@@ -26,9 +26,9 @@ class CheckpointConfig(BaseModel):
     every_steps: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="Write one every so many steps, and one at the end; none: write no checkpoints."
     )
-    keep: int = Field(default=2, ge=1, le=1000, description="How many are kept; older ones are removed.")
+    keep: int = Field(default=2, ge=1, le=1000, description="How many to keep; older ones are removed.")
     directory: str | None = Field(
-        default=None, min_length=1, description="Where they are; `checkpoints` in the run's own directory if not given."
+        default=None, min_length=1, description="Where to write them; by default `checkpoints` in the run's directory."
     )
 
 
@@ -37,7 +37,7 @@ class ReferenceConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(min_length=1, max_length=200, description="What these are the figures of.")
+    name: str = Field(min_length=1, max_length=200, description="Name of the system the figures are of.")
     batches: Figure | None = Field(default=None, description="Batches of all nodes together.")
     batches_per_second: Figure | None = Field(default=None, description="Batches of all nodes in a second.")
     throughput: ByteSize | None = Field(default=None, description="Bytes sent by all nodes in a second.")
@@ -52,10 +52,10 @@ class ReportConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    directory: str = Field(default="runs", min_length=1, description="Where each run gets a directory of its own.")
-    html: bool = Field(default=True, description="Draw report.html beside the tables and figures.")
+    directory: str = Field(default="runs", min_length=1, description="Where each run creates its directory.")
+    html: bool = Field(default=True, description="Draw report.html as well as report.md.")
     notes: str = Field(default="", max_length=10_000, description="A paragraph for the reader of the report.")
-    beside: tuple[ReferenceConfig, ...] = Field(default=(), description="Figures to show beside those of this run.")
+    beside: tuple[ReferenceConfig, ...] = Field(default=(), description="Figures to show next to those of this run.")
 
 
 class ExperimentConfig(BaseModel):
@@ -64,7 +64,9 @@ class ExperimentConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(
-        pattern=r"^\w[\w .,=-]*$", max_length=100, description="What it is called: in its output, and in its directory."
+        pattern=r"^\w[\w .,=-]*$",
+        max_length=100,
+        description="Name of the experiment, used in its output and its directory.",
     )
     nodes: int = Field(ge=1, le=256, description="How many nodes take part.")
     ring: RingConfig = Field(default=RingConfig.model_validate({}), description="How the nodes exchange gradients.")
@@ -74,8 +76,10 @@ class ExperimentConfig(BaseModel):
         description="silent: print nothing but errors; normal: progress and a summary; verbose: also a line for every"
         " step of every node, in its log file.",
     )
-    checkpoint: CheckpointConfig = Field(default=CheckpointConfig(), description="Whether and when state is kept.")
-    report: ReportConfig = Field(default=ReportConfig(), description="What the run leaves behind.")
+    checkpoint: CheckpointConfig = Field(
+        default=CheckpointConfig(), description="Whether and when checkpoints are written."
+    )
+    report: ReportConfig = Field(default=ReportConfig(), description="Files that the run writes.")
     sweep: dict[str, list[Any]] = Field(
         default={},
         description="Keys, such as `ring.codec`, each with a list of values: every combination is run, one after the"

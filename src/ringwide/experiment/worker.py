@@ -17,7 +17,7 @@ from typing import TextIO
 import numpy as np
 
 from ringwide.config.ring_config import RingConfig
-from ringwide.config.validation import DECIDES_BITS, fields_that
+from ringwide.config.validation import DECIDES_BITS, fields_with
 from ringwide.errors import ConfigError
 from ringwide.experiment import summary
 from ringwide.experiment.board import Board
@@ -185,7 +185,7 @@ async def run_worker(
             stop=stop,
             checkpoints=checkpoints,
             resume=worker.resume,
-            ring_settings=config.ring.model_dump(mode="json", include=set(fields_that(RingConfig, DECIDES_BITS))),
+            ring_settings=config.ring.model_dump(mode="json", include=set(fields_with(RingConfig, DECIDES_BITS))),
         )
         siblings = config.nodes if multiprocessing.parent_process() else 0  # forked by a launcher, or started alone
         return await _everyones(ring, await _with_memory(ring, result, preload.OF_TORCH, siblings))

@@ -64,7 +64,7 @@ class TrainingConfig(BaseModel):
     layers: int = Field(default=2, ge=1, le=100, description="transformer: how many blocks.")
     heads: int = Field(default=4, ge=1, le=128, description="transformer: attention heads of each block.")
     width: int = Field(default=128, ge=1, le=16_384, description="transformer: numbers for each character.")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="transformer: the part that is dropped in training.")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="transformer: the share dropped in training.")
     model_options: Options = Field(default={}, description="Your own model: keyword arguments of its function.")
 
     data: _one_of(DATA) = Field(  # type: ignore[valid-type]
@@ -85,14 +85,14 @@ class TrainingConfig(BaseModel):
 
     batch_size: int = Field(default=16, ge=1, le=1_000_000, description="Samples for each node in each batch.")
     accumulate_batches: int = Field(
-        default=1, ge=1, le=10_000, description="Batches whose gradients a node adds up before they travel: one step."
+        default=1, ge=1, le=10_000, description="Batches whose gradients a node adds up before the exchange: one step."
     )
     drop_last: bool = Field(
         default=False,
         description="Leave out the last, smaller step of an epoch, in which a node may have one sample or none: for"
         " models with batch normalisation.",
     )
-    optimizer: Literal["sgd", "adam", "adamw"] = Field(default="sgd", description="How gradients become steps.")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(default="sgd", description="Update rule.")
     learning_rate: float = Field(default=0.1, gt=0, le=100, allow_inf_nan=False, description="The size of a step.")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="sgd: how much of the last step is kept.")
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
@@ -100,11 +100,12 @@ class TrainingConfig(BaseModel):
     )
     weight_decay: Rate = Field(default=0.0, description="How strongly parameters are pulled to zero.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="How the learning rate falls, after the warm-up, to `final_learning_rate`."
+        default="constant", description="How the learning rate decays, after the warm-up, to `final_learning_rate`."
     )
     warmup_steps: int = Field(default=0, ge=0, le=1_000_000_000, description="Steps in which the learning rate rises.")
     decay_steps: Count | None = Field(
-        default=None, description="The step at which the learning rate has fallen; the last one, if that is known."
+        default=None,
+        description="Step at which the learning rate has decayed; by default the last one, if that is known.",
     )
     final_learning_rate: Rate = Field(default=0.0, description="linear, cosine: where the learning rate ends.")
 
@@ -117,19 +118,19 @@ class TrainingConfig(BaseModel):
         default=None, description="Stop after so many seconds of training."
     )
     evaluate_every_steps: Count | None = Field(
-        default=None, description="Also look at the held-out samples every so many steps, not only at the end."
+        default=None, description="Also evaluate on the held-out samples every so many steps, not only at the end."
     )
     seed: int = Field(
-        default=0, ge=0, le=2**31 - 1, description="Decides the first parameters and the order of the samples."
+        default=0, ge=0, le=2**31 - 1, description="Determines the initial parameters and the order of the samples."
     )
 
     overlap: Literal["auto"] | bool = Field(
         default="auto",
-        description="Let gradients travel while the backward pass still computes others; auto: if they fill more than"
+        description="Exchange gradients while the backward pass still computes others; auto: if they fill more than"
         " one bucket.",
     )
     bucket_bytes: ByteSize = Field(
-        default=ByteSize(4 * 1024**2), ge=1024, le=1024**3, description="How many bytes of gradients travel together."
+        default=ByteSize(4 * 1024**2), ge=1024, le=1024**3, description="Bytes of gradients in one bucket."
     )
 
     @property
