@@ -4,14 +4,14 @@ import pytest
 
 from ringwide.errors import CorruptFrame, PeerLost
 from ringwide.protocol.frame import HEADER_BYTES, FrameKind, news, sealed_frame, unpack
-from ringwide.simulator.lane import garbled, stale
+from ringwide.simulator.frame import garbled, stale
 from ringwide.simulator.life import Life
 from ringwide.simulator.scenario import FaultKind, scenario_of
 
 
 def is_plain(seed: int) -> bool:
     scenario = scenario_of(seed)
-    return scenario.size == 2 and scenario.fault.kind is FaultKind.NONE and scenario.weather.capacity_bytes > 1000
+    return scenario.size == 2 and scenario.fault.kind is FaultKind.NONE and scenario.conditions.capacity_bytes > 1000
 
 
 @pytest.fixture

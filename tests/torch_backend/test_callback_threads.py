@@ -90,7 +90,7 @@ def test_a_finalizer_in_the_middle_of_it_can_have_something_done_too() -> None:
             super().put(thing)
 
     threads, trash = CallbackThreads(), [Follows()]
-    threads._things = Things()
+    threads._callbacks = Things()
     threads.run(done.release)
     for _ in range(2):
         assert done.acquire(timeout=PATIENCE_SECONDS)

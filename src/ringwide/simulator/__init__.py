@@ -1,7 +1,7 @@
 """Many ranks of the real machines on a virtual clock: one seed is one life of a ring, the same at every replay.
 
 Real here: `Dispatcher`, `Operation`, `Planner`, `Coder`, every codec, every protocol machine and the `FrameReader`.
-Simulated: time, chance, the connections between ranks, their hosts and signs of life, the codec_pool that encodes and
+Simulated: time, rng, the connections between ranks, their hosts and signs of life, the codec_pool that encodes and
 decodes, the people who call, and all that goes wrong: `faults.py` lists it, `verdict.py` says what may come of it, and
 `promptness.py` how soon.
 No asyncio, no sockets, no threads, no real time.

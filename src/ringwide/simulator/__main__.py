@@ -47,9 +47,9 @@ def _tried(options: argparse.Namespace, count: int) -> Iterator[Tried]:
         from ringwide.simulator.programs.processes import try_programs
 
         return try_programs(options.first, count)
-    from ringwide.simulator.programs.world import perform
+    from ringwide.simulator.programs.world import run_program
 
-    return try_seeds(options.first, count, jobs=options.jobs, try_one=perform)
+    return try_seeds(options.first, count, jobs=options.jobs, try_one=run_program)
 
 
 def _told(story: str) -> str:

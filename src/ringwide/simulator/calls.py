@@ -1,4 +1,4 @@
-"""Who calls what: the collectives of one life, drawn by chance, and how their numbers travel."""
+"""Who calls what: the collectives of one life, drawn by rng, and how their numbers travel."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -84,57 +84,59 @@ _LOSSLESS = (
 )
 _LOSSY = tuple(CodecSettings(name, lossy=True) for name in registry.LOSSY)
 _AUTO = (CodecSettings("auto"), CodecSettings("auto", lossy=True))
-_ODDS_OF_CODINGS = (*[_RAW] * 40, *_LOSSLESS * 2, *_LOSSY * 2, *_AUTO)
+_ODDS_OF_SETTINGS = (*[_RAW] * 40, *_LOSSLESS * 2, *_LOSSY * 2, *_AUTO)
 
 
-def codec_jobs_by(chance: Random) -> CodecSettings:
-    codec_jobs = chance.choice(_ODDS_OF_CODINGS)
-    if codec_jobs is _RAW:
-        return codec_jobs
+def draw_codec_settings(rng: Random) -> CodecSettings:
+    codec_settings = rng.choice(_ODDS_OF_SETTINGS)
+    if codec_settings is _RAW:
+        return codec_settings
     return replace(
-        codec_jobs, threshold_bytes=chance.choice((0, 0, 32)), feedback=codec_jobs.lossy and chance.random() < 0.7
+        codec_settings, threshold_bytes=rng.choice((0, 0, 32)), feedback=codec_settings.lossy and rng.random() < 0.7
     )
 
 
-def calls_by(chance: Random, size: int, codec_jobs: CodecSettings) -> tuple[SimulatedCall, ...]:
+def draw_calls(rng: Random, size: int, codec_settings: CodecSettings) -> tuple[SimulatedCall, ...]:
     """With error feedback or `auto`, what happened in one call changes the next one with the same tensors."""
-    if codec_jobs.codec == "auto" or (codec_jobs.feedback and chance.random() < 0.5):
-        call = call_by(
-            chance,
+    if codec_settings.codec == "auto" or (codec_settings.feedback and rng.random() < 0.5):
+        call = draw_call(
+            rng,
             size,
-            codec_jobs,
+            codec_settings,
             (CollectiveKind.ALLREDUCE, CollectiveKind.ALLREDUCE, CollectiveKind.REDUCE_SCATTER),
         )
-        repeated = chance.randint(5, 9) if codec_jobs.codec == "auto" else 3
+        repeated = rng.randint(5, 9) if codec_settings.codec == "auto" else 3
         return (call,) * repeated
     return tuple(
-        call_by(chance, size, codec_jobs) for _ in range(chance.choice((1, 1, 1, 2, 3) if size < LARGE else (1, 1, 2)))
+        draw_call(rng, size, codec_settings) for _ in range(rng.choice((1, 1, 1, 2, 3) if size < LARGE else (1, 1, 2)))
     )
 
 
-def call_by(
-    chance: Random, size: int, codec_jobs: CodecSettings, kinds: tuple[CollectiveKind, ...] = _ODDS_OF_KINDS
+def draw_call(
+    rng: Random, size: int, codec_settings: CodecSettings, kinds: tuple[CollectiveKind, ...] = _ODDS_OF_KINDS
 ) -> SimulatedCall:
-    kind = chance.choice(kinds)
-    ops = _REDUCTIONS + codec_jobs.lossy * ("sum", "mean") * 4  # which alone may lose something
-    op = chance.choice(ops if kind is CollectiveKind.ALLREDUCE else [op for op in ops if op != ORDERED])
-    buckets = tuple(_bucket(chance, size, kind, op, codec_jobs) for _ in range(_bucket_count(chance, kind)))
-    root = chance.randrange(size) if kind is CollectiveKind.BROADCAST else 0
-    return SimulatedCall(kind, op, buckets, root=root, awaited=chance.random() < (0.8 if codec_jobs.feedback else 0.5))
+    kind = rng.choice(kinds)
+    ops = _REDUCTIONS + codec_settings.lossy * ("sum", "mean") * 4  # which alone may lose something
+    op = rng.choice(ops if kind is CollectiveKind.ALLREDUCE else [op for op in ops if op != ORDERED])
+    buckets = tuple(_bucket(rng, size, kind, op, codec_settings) for _ in range(_bucket_count(rng, kind)))
+    root = rng.randrange(size) if kind is CollectiveKind.BROADCAST else 0
+    return SimulatedCall(kind, op, buckets, root=root, awaited=rng.random() < (0.8 if codec_settings.feedback else 0.5))
 
 
-def _bucket_count(chance: Random, kind: CollectiveKind) -> int:
+def _bucket_count(rng: Random, kind: CollectiveKind) -> int:
     if kind in (CollectiveKind.ALLREDUCE, CollectiveKind.BROADCAST):
-        return chance.choice((1, 1, 1, 1, 2, 3))
+        return rng.choice((1, 1, 1, 1, 2, 3))
     return 0 if kind is CollectiveKind.BARRIER else 1
 
 
-def _bucket(chance: Random, size: int, kind: CollectiveKind, op: str, codec_jobs: CodecSettings) -> tuple[str, int]:
-    dtype = chance.choice(_FLOATS if op == "mean" else _FLOATS * (3 if codec_jobs.lossy else 1) + _INTEGERS)
-    most = 15 * size + 50 if codec_jobs.encodes else (4 if size < LARGE else 2) * size  # a few numbers do not shrink
-    count = int(chance.random() ** 2 * most)  # often fewer elements than ranks, now and then none
+def _bucket(rng: Random, size: int, kind: CollectiveKind, op: str, codec_settings: CodecSettings) -> tuple[str, int]:
+    dtype = rng.choice(_FLOATS if op == "mean" else _FLOATS * (3 if codec_settings.lossy else 1) + _INTEGERS)
+    most = (
+        15 * size + 50 if codec_settings.encodes else (4 if size < LARGE else 2) * size
+    )  # a few numbers do not shrink
+    count = int(rng.random() ** 2 * most)  # often fewer elements than ranks, now and then none
     if kind is CollectiveKind.ALL_GATHER:
-        count = (count // size if codec_jobs.encodes else count) * size
+        count = (count // size if codec_settings.encodes else count) * size
     return dtype, count
 
 
@@ -142,11 +144,11 @@ def _bucket(chance: Random, size: int, kind: CollectiveKind, op: str, codec_jobs
 
 _RUBBISH = 77
 _POOLED = 1 << 16
-_CHANCE = np.random.default_rng(0)
+_RNG = np.random.default_rng(0)
 _POOLS = {  # to draw from them is much faster than to draw anew for every call
-    "any": _CHANCE.normal(size=_POOLED),
-    "small": _CHANCE.integers(1, 10, size=_POOLED),
-    "tiny": _CHANCE.integers(1, 3, size=_POOLED),
+    "any": _RNG.normal(size=_POOLED),
+    "small": _RNG.integers(1, 10, size=_POOLED),
+    "tiny": _RNG.integers(1, 3, size=_POOLED),
 }
 _TOTALS: dict[str, Callable[[Array], Array]] = {
     "sum": lambda given: given.sum(axis=0, dtype=given.dtype),
@@ -176,9 +178,9 @@ class CallNumbers:
     something, numbers of which it does.
     """
 
-    def __init__(self, call: SimulatedCall, size: int, codec_jobs: CodecSettings, seed: int) -> None:
+    def __init__(self, call: SimulatedCall, size: int, codec_settings: CodecSettings, seed: int) -> None:
         self.call, self.size = call, size
-        self.may_lose = [codec_jobs.may_lose(call, bucket) for bucket in range(len(call.buckets))]
+        self.may_lose = [codec_settings.may_lose(call, bucket) for bucket in range(len(call.buckets))]
         self.given = [self._given(bucket, seed) for bucket in range(len(call.buckets))]
         self._totals = [self._total(bucket) for bucket in range(len(call.buckets))]
 
@@ -211,34 +213,34 @@ class CallNumbers:
 class SimulatedMemory:
     """One rank's buckets in one call, from its begin until they are the caller's again."""
 
-    def __init__(self, material: CallNumbers, rank: int, *, saves: bool) -> None:
-        self._material, self._rank = material, rank
+    def __init__(self, call_numbers: CallNumbers, rank: int, *, saves: bool) -> None:
+        self._call_numbers, self._rank = call_numbers, rank
         self._saves = (
-            saves and material.call.kind is not CollectiveKind.ALL_GATHER
+            saves and call_numbers.call.kind is not CollectiveKind.ALL_GATHER
         )  # which always brings memory of its own
-        self.numbers = [self._numbers(bucket) for bucket in range(len(material.given))]
-        if material.call.kind in (CollectiveKind.BROADCAST, CollectiveKind.BARRIER):
+        self.numbers = [self._numbers(bucket) for bucket in range(len(call_numbers.given))]
+        if call_numbers.call.kind in (CollectiveKind.BROADCAST, CollectiveKind.BARRIER):
             nothing = np.empty(0, np.uint8)
             self.numbers.append(Bucket(nothing, None, np.add))
 
     def _numbers(self, bucket: int) -> Bucket:
-        material = self._material
-        dtype, count = material.call.buckets[bucket]
-        arithmetic = _arithmetic(dtype, material.call.op, material.size)
-        ours = material.given[bucket][self._rank].copy()
+        call_numbers = self._call_numbers
+        dtype, count = call_numbers.call.buckets[bucket]
+        arithmetic = _arithmetic(dtype, call_numbers.call.op, call_numbers.size)
+        ours = call_numbers.given[bucket][self._rank].copy()
         saved = np.full(count, _RUBBISH, arithmetic.carrier) if self._saves else None
-        weight = arithmetic.weight if material.call.kind in REDUCING else 0.0
-        what = f"{material.call.kind.value} {material.call.op} of {material.call.buckets}, bucket {bucket}"
+        weight = arithmetic.weight if call_numbers.call.kind in REDUCING else 0.0
+        what = f"{call_numbers.call.kind.value} {call_numbers.call.op} of {call_numbers.call.buckets}, bucket {bucket}"
         return Bucket(ours, saved, arithmetic.combine, arithmetic.finish, weight, Label(what, what))
 
     def results(self) -> list[tuple[Array, Array | None]]:
         """What this rank got, and what it should have got."""
-        material, rank = self._material, self._rank
-        if material.call.kind is CollectiveKind.BROADCAST and rank == material.call.root:
+        call_numbers, rank = self._call_numbers, self._rank
+        if call_numbers.call.kind is CollectiveKind.BROADCAST and rank == call_numbers.call.root:
             return []
         pairs: list[tuple[Array, Array | None]] = []
-        for bucket in range(len(material.given)):
-            got, total = self.numbers[bucket].ours, material.total(bucket)
+        for bucket in range(len(call_numbers.given)):
+            got, total = self.numbers[bucket].ours, call_numbers.total(bucket)
             share = self._share(got.size)
             pairs.append((got[share], None if total is None else total[share]))
         return pairs
@@ -246,24 +248,24 @@ class SimulatedMemory:
     def losses(self) -> Iterator[tuple[str, int, slice, Array]]:
         """Of buckets that a codec may change: name, elements, this rank's share, what was brought less what came."""
         for bucket, numbers in enumerate(self.numbers):
-            if bucket < len(self._material.given) and self._material.may_lose[bucket]:
+            if bucket < len(self._call_numbers.given) and self._call_numbers.may_lose[bucket]:
                 assert numbers.label is not None
                 share = self._share(numbers.ours.size)
-                brought = self._material.given[bucket][:, share].sum(axis=0, dtype=np.float64)
+                brought = self._call_numbers.given[bucket][:, share].sum(axis=0, dtype=np.float64)
                 missing = brought - numbers.weight * numbers.ours[share].astype(np.float64)
                 yield numbers.label.name, numbers.ours.size, share, missing
 
     def _share(self, count: int) -> slice:
-        if self._material.call.kind is not CollectiveKind.REDUCE_SCATTER:
+        if self._call_numbers.call.kind is not CollectiveKind.REDUCE_SCATTER:
             return slice(count)
-        size = self._material.size
+        size = self._call_numbers.size
         return slice(count * self._rank // size, count * (self._rank + 1) // size)
 
     def is_intact(self) -> bool:
         """The caller's numbers are what they were."""
         return not self._saves or all(
             np.array_equal(numbers.ours, given[self._rank])
-            for numbers, given in zip(self.numbers, self._material.given, strict=False)
+            for numbers, given in zip(self.numbers, self._call_numbers.given, strict=False)
         )
 
     def spoil(self) -> None:

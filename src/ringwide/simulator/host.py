@@ -45,28 +45,28 @@ class VirtualClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class Conditions:
     """How fast and how regular everything is."""
 
     latency: float  # the longest way of a byte, in seconds
     pause: float  # the longest wait of a caller between two calls
     taken_at_once: float  # the chance that the kernel takes a frame when it is sent, and not later
     split: float  # the chance that it takes only a part
-    drowsy: float  # the chance that a rank reads what has come only later, perhaps with more behind it
-    toil: float  # the longest wait of a codec's job, or of its result, in seconds
+    late_read: float  # the chance that a rank reads what has come only later, perhaps with more behind it
+    codec_delay: float  # the longest wait of a codec's job, or of its result, in seconds
     capacity_bytes: int  # how much a connection holds that the other side has not read
 
 
-def weather_by(chance: Random, codec_jobs: CodecSettings) -> Weather:
-    latency = chance.choice((1e-4, 1e-2))
-    return Weather(
+def draw_conditions(rng: Random, codec_settings: CodecSettings) -> Conditions:
+    latency = rng.choice((1e-4, 1e-2))
+    return Conditions(
         latency=latency,
-        pause=latency * chance.choice((0.1, 3.0, 30.0)),
-        taken_at_once=chance.choice((0.0, 0.7, 1.0)),
-        split=chance.choice((0.0, 0.0, 0.0, 0.3)),
-        drowsy=chance.choice((0.0, 0.0, 0.0, 0.4)),
-        toil=latency * chance.choice((0.1, 1.0, 10.0)) if codec_jobs.encodes else 0.0,
-        capacity_bytes=chance.choice((60, 500, 500, 1_000_000, 1_000_000)),
+        pause=latency * rng.choice((0.1, 3.0, 30.0)),
+        taken_at_once=rng.choice((0.0, 0.7, 1.0)),
+        split=rng.choice((0.0, 0.0, 0.0, 0.3)),
+        late_read=rng.choice((0.0, 0.0, 0.0, 0.4)),
+        codec_delay=latency * rng.choice((0.1, 1.0, 10.0)) if codec_settings.encodes else 0.0,
+        capacity_bytes=rng.choice((60, 500, 500, 1_000_000, 1_000_000)),
     )
 
 

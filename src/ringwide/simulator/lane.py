@@ -11,87 +11,31 @@ Rules:
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.operation import SendOwner
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, Header, framed, seal, sealed_frame
+from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, Header, framed, seal
 from ringwide.protocol.frame_reader import FrameReader
 from ringwide.protocol.heartbeat import HEARTBEAT_LANE
+from ringwide.simulator.frame import SimulatedFrame, damage_last, fill, garbled
 from ringwide.simulator.host import Event, Host, VirtualClock
 from ringwide.simulator.scenario import Damage, Scenario
 from ringwide.transport.buffers import Scratch
-from ringwide.transport.link import EndingLink
 from ringwide.transport.wire import CutOff
 
-_EPOCH_AT = 8
-"""Where a header has its epoch, see docs/wire.md."""
-
-
-def stale(frame: bytes, *, sealed: bool) -> bytes:
-    """A frame like this one, as it may have been sent in another epoch: with other numbers."""
-    old = bytearray(frame)
-    old[_EPOCH_AT] ^= 1
-    header, payload = bytes(old[:HEADER_BYTES]), bytes(255 - byte for byte in old[HEADER_BYTES:])
-    return sealed_frame(header + payload) if sealed else header + payload
-
-
-def garbled(data: bytes, place: float) -> bytes:
-    """One bit is flipped. `place` says which: from 0 for the first one to 1 for the last."""
-    damaged = bytearray(data)
-    bit = min(int(place * 8 * len(data)), 8 * len(data) - 1)
-    damaged[bit // 8] ^= 1 << bit % 8
-    return bytes(damaged)
-
-
-# A frame that waits to leave.
-
-
-class SimulatedFrame:
-    """A queued frame: what is still to leave of it, and whose it is."""
-
-    __slots__ = ("collective", "echo", "left", "overtaken", "owner", "pause", "started", "views")
-
-    def __init__(self, views: list[bytes | memoryview], owner: SendOwner | None, collective: int) -> None:
-        self.views, self.owner, self.collective = views, owner, collective
-        self.left = sum(map(len, views))
-        self.started = False
-        self.echo: SimulatedFrame | None = None  # the same bytes once more
-        self.overtaken = 0  # by so many frames that were sent later
-        self.pause = 0.0  # so long nothing comes after it
-
-    def take(self, count: int) -> bytes:
-        """The next bytes, as they are in memory now."""
-        whole = b"".join(self.views)
-        self.views = _after(self.views, count) if count < self.left else []
-        self.left -= count
-        self.started = True
-        return whole if not self.left else whole[:count]
-
-
-def _after(views: list[bytes | memoryview], count: int) -> list[bytes | memoryview]:
-    """What is left of some buffers after their first bytes; not a copy, it may still change."""
-    rest: list[bytes | memoryview] = []
-    for view in views:
-        if count < len(view):
-            rest.append(memoryview(view)[count:])
-        count = max(0, count - len(view))
-    return rest
-
-
-_LONG_PAUSE = 20
 _END_FRAME = framed(FrameKind.END, b"")
 
 
-class Around(Protocol):
+class LaneNetwork(Protocol):
     """What a lane needs of the network around it."""
 
     scenario: Scenario
     clock: VirtualClock
-    chance: Callable[[], float]
+    draw: Callable[[], float]
     hosts: list[Host]
     dispatchers: list[Dispatcher]
     over: set[tuple[int, int]]
@@ -106,16 +50,17 @@ class SimulatedLane:
     """One end of a connection. `other` is the end at the peer."""
 
     __slots__ = (
-        "_chance",
         "_clock",
+        "_conditions",
+        "_copies_sends",
         "_departing",
+        "_draw",
         "_finishing",
         "_gone",
         "_held",
         "_holes",
         "_host",
         "_inbox",
-        "_keeping",
         "_last_arrival",
         "_network",
         "_next",
@@ -125,7 +70,6 @@ class SimulatedLane:
         "_sent",
         "_stream_ended",
         "_unread",
-        "_weather",
         "closed",
         "damage",
         "ended",
@@ -140,15 +84,15 @@ class SimulatedLane:
 
     other: "SimulatedLane"
 
-    def __init__(self, network: Around, rank: int, peer: int, index: int) -> None:
+    def __init__(self, network: LaneNetwork, rank: int, peer: int, index: int) -> None:
         self.rank, self.peer, self.index = rank, peer, index
         self.closed = self.ended = False
         self.on_end: Callable[[], None] = _nobody
         self.received = self._sent = 0  # bytes
         self.damage: Damage | None = None  # of the next frame
         scenario = network.scenario
-        self._network, self._clock, self._weather = network, network.clock, scenario.weather
-        self._chance, self._host = network.chance, network.hosts[rank]
+        self._network, self._clock, self._conditions = network, network.clock, scenario.conditions
+        self._draw, self._host = network.draw, network.hosts[rank]
         self._queue: deque[SimulatedFrame] = deque()
         self._departing = False  # a departure has been arranged
         self._unread = 0  # bytes that have left here and were not read there
@@ -160,7 +104,7 @@ class SimulatedLane:
         self._inbox = bytearray()
         self._stream_ended = False  # nothing comes after the inbox
         self.scratch = Scratch()
-        self._keeping = scenario.keeping
+        self._copies_sends = scenario.copies_sends
         self._sealed, self._next = scenario.sealed, 0  # the number of the frame that leaves next
         self._reader: FrameReader | None = None  # most lanes of a short life are never used
 
@@ -182,20 +126,22 @@ class SimulatedLane:
             return
         if owner is not None and (self.rank, collective) in self._network.over:
             self._network.report(f"rank {self.rank} sends memory of collective {collective}, which is over there")
-        if owner is not None and self._keeping:
+        if owner is not None and self._copies_sends:
             self._put(SimulatedFrame([header, bytes(payload)], None, collective))
             owner.sent()
         else:
             self._put(SimulatedFrame([header, payload if owner is not None else bytes(payload)], owner, collective))
 
-    def _put(self, parcel: SimulatedFrame) -> None:
+    def _put(self, frame: SimulatedFrame) -> None:
         waiting = bool(self._queue)
-        self._queue.append(parcel)
-        if self.damage is not None:
-            self._do_damage(self.damage)
+        self._queue.append(frame)
+        if self.damage is not None and damage_last(
+            self._queue, self.damage, sealed=self._sealed, latency=self._conditions.latency
+        ):
+            self.damage = None
         if waiting or self._departing:
             return
-        if self._chance() < self._weather.taken_at_once:
+        if self._draw() < self._conditions.taken_at_once:
             self._depart()
         else:
             self._depart_later()
@@ -211,42 +157,42 @@ class SimulatedLane:
             self._host.defer(self._depart)
             return
         self._departing = False
-        room = self._weather.capacity_bytes - self._unread
+        room = self._conditions.capacity_bytes - self._unread
         if self.closed or not self._queue or room <= 0:
             return
-        parcel = self._queue[0]
-        if not parcel.started:
-            self._close_up(parcel)
-        self._transmit(parcel.take(min(room, self._piece_of(parcel.left))))
-        if not parcel.left:
+        frame = self._queue[0]
+        if not frame.started:
+            self._close_up(frame)
+        self._transmit(frame.take(min(room, self._piece_of(frame.left))))
+        if not frame.left:
             self._queue.popleft()
-            self._last_arrival += parcel.pause
-            if parcel.owner is not None:
-                parcel.owner.sent()
+            self._last_arrival += frame.pause
+            if frame.owner is not None:
+                frame.owner.sent()
         if self._queue:
             self._depart_later()
         else:
             self._close_if_over()
 
-    def _close_up(self, parcel: SimulatedFrame) -> None:
+    def _close_up(self, frame: SimulatedFrame) -> None:
         """As a real lane does, it seals a frame when it begins to leave: until then it may be forgotten."""
-        if self._sealed and len(parcel.views) == 2:
-            header, payload = parcel.views
-            parcel.views = [seal(header, payload, self._next + parcel.overtaken), payload]
+        if self._sealed and len(frame.views) == 2:
+            header, payload = frame.views
+            frame.views = [seal(header, payload, self._next + frame.overtaken), payload]
             self._next += 1
-        if parcel.echo is not None:
-            parcel.echo.views = [b"".join(parcel.views)]
+        if frame.echo is not None:
+            frame.echo.views = [b"".join(frame.views)]
 
     def _piece_of(self, count: int) -> int:
-        if self._weather.split and self._chance() < self._weather.split:
-            return 1 + int(self._chance() * (count - 1))
+        if self._conditions.split and self._draw() < self._conditions.split:
+            return 1 + int(self._draw() * (count - 1))
         return count
 
     def _transmit(self, data: bytes) -> None:
         self._unread += len(data)
         self._sent += len(data)
         if self.damage is Damage.GARBLED:
-            self.damage, data = None, garbled(data, 1 - self._chance() ** 3)  # seldom in the header
+            self.damage, data = None, garbled(data, 1 - self._draw() ** 3)  # seldom in the header
         self._cross(partial(self.other._deliver, data))
 
     def _cross(self, event: Event) -> None:
@@ -264,18 +210,18 @@ class SimulatedLane:
         if not self._queue:
             return
         kept: deque[SimulatedFrame] = deque()
-        for parcel in self._queue:
-            if parcel.owner is not None and parcel.collective == collective:
-                if not parcel.started:
+        for frame in self._queue:
+            if frame.owner is not None and frame.collective == collective:
+                if not frame.started:
                     continue
-                parcel.views, parcel.owner = [b"".join(parcel.views)], None
-            kept.append(parcel)
+                frame.views, frame.owner = [b"".join(frame.views)], None
+            kept.append(frame)
         self._queue = kept
 
     def owes(self, collective: int) -> bool:
         """Memory of this collective's caller is still to be read here."""
         queue = self._queue
-        return bool(queue) and any(parcel.owner is not None and parcel.collective == collective for parcel in queue)
+        return bool(queue) and any(frame.owner is not None and frame.collective == collective for frame in queue)
 
     # -- receiving
 
@@ -287,7 +233,7 @@ class SimulatedLane:
             return
         self._inbox += data
         self.received += len(data)
-        if self._weather.drowsy and self._chance() < self._weather.drowsy:
+        if self._conditions.late_read and self._draw() < self._conditions.late_read:
             self._clock.call_later(self._network.delay(), self._read)
         else:
             self._read()
@@ -309,7 +255,7 @@ class SimulatedLane:
                 room = reader.room()
                 if not room:
                     return
-                count = _fill(room, inbox)
+                count = fill(room, inbox)
                 del inbox[:count]
                 self._cross_back(count)
                 reader.received(count)
@@ -360,27 +306,6 @@ class SimulatedLane:
     def used(self) -> bool:
         return bool(self._queue) or self._last_arrival > 0.0
 
-    def _do_damage(self, damage: Damage) -> None:
-        """To the frame that was queued last."""
-        last = self._queue[-1]
-        match damage:
-            case Damage.GARBLED:
-                return  # when it leaves
-            case Damage.REPEATED:
-                last.echo = SimulatedFrame([b"".join(last.views)], None, last.collective)
-                self._queue.append(last.echo)
-            case Damage.STALE:
-                old = SimulatedFrame([stale(b"".join(last.views), sealed=self._sealed)], None, last.collective)
-                old.pause = _LONG_PAUSE * self._weather.latency  # enough to be believed, if anybody would
-                self._queue.insert(-1, old)
-            case Damage.SWAPPED:
-                if len(self._queue) == 1 or self._queue[-2].started:
-                    return  # it needs another one
-                before = self._queue[-2]
-                self._queue[-2], self._queue[-1] = last, before
-                last.overtaken, before.overtaken = 1, -1
-        self.damage = None
-
     def open_hole(self) -> None:
         self._holes += 1
 
@@ -396,7 +321,7 @@ class SimulatedLane:
         """What is sent here arrives."""
         return not self._holes and not self.closed
 
-    def knock(self) -> None:
+    def probe(self) -> None:
         """Send something that says nothing: who does not know of a reset learns of it."""
         if self.other._gone and self.is_open:
             self._clock.call_later(self._network.delay(), self.break_off)
@@ -477,60 +402,3 @@ class SimulatedLane:
 
 
 def _nobody() -> None: ...
-
-
-def _fill(room: Sequence[memoryview], inbox: bytearray) -> int:
-    count = 0
-    if len(room) == 1:
-        count = min(len(inbox), len(room[0]))
-        room[0][:count] = inbox[:count]
-        return count
-    for place in room:
-        piece = inbox[count : count + len(place)]
-        place[: len(piece)] = piece
-        count += len(piece)
-    return count
-
-
-class SimulatedLink(EndingLink):
-    """All lanes from one rank to another. The heartbeat lane carries no frames: it ends with the rank itself."""
-
-    def __init__(
-        self,
-        peer: int,
-        lanes: Sequence[SimulatedLane],
-        heartbeat: SimulatedLane,
-        on_ended: Callable[[int], None],
-    ) -> None:
-        super().__init__(peer, on_ended)
-        self.lanes, self.heartbeat = lanes, heartbeat
-        for lane in lanes:
-            lane.on_end = self.lane_has_ended
-
-    @property
-    def connections(self) -> list[SimulatedLane]:
-        return [*self.lanes, self.heartbeat]
-
-    def all_lanes(self) -> Collection[SimulatedLane]:
-        return self.lanes
-
-    def send_express(self, header: bytes, payload: memoryview) -> None:
-        self.lanes[0].send(header, payload, None, 0)
-
-    def send_bulk(
-        self, header: bytes, payload: memoryview, *, stripe: int, owner: SendOwner | None, collective: int
-    ) -> None:
-        self.lanes[1 + stripe % (len(self.lanes) - 1)].send(header, payload, owner, collective)
-
-    def reserve_bulk(self, nbytes: int, *, stripe: int) -> memoryview | None:
-        return None
-
-    def send_reserved(self, header: bytes, *, stripe: int) -> None:
-        raise NotImplementedError
-
-    def tell(self, frame: bytes) -> None:
-        self.lanes[0].send(frame[:HEADER_BYTES], frame[HEADER_BYTES:], None, 0)
-
-    def forget(self, collective: int) -> None:
-        for lane in self.lanes[1:]:
-            lane.forget(collective)

@@ -1,4 +1,4 @@
-"""One life of a ring: ranks that call, faults that strike, and what must be true of everything that they get."""
+"""One life of a ring: ranks that call, faults that inject, and what must be true of everything that they get."""
 
 import gc
 import logging
@@ -22,13 +22,13 @@ from ringwide.simulator.lane import SimulatedLane
 from ringwide.simulator.network import Network
 from ringwide.simulator.rank import Rank, SimulatedHeartbeats
 from ringwide.simulator.scenario import Fault, FaultKind, Scenario, scenario_of
-from ringwide.simulator.verdict import Books, explains, follows, is_deaf, must_fail, patience, woken_at
+from ringwide.simulator.verdict import FeedbackLedger, explains, follows, is_deaf, must_fail, patience, woken_at
 
 _EXPRESS_SHARE = 0.5
 """Of resets of a single lane: without the express lane it is hardest to hear of them."""
 
 
-def strike(network: Network, fault: Fault) -> None:
+def inject(network: Network, fault: Fault) -> None:
     """Let a fault of connections or of hosts happen now."""
     match fault.kind:
         case FaultKind.RESET:
@@ -40,14 +40,14 @@ def strike(network: Network, fault: Fault) -> None:
         case FaultKind.DAMAGE:
             lanes = network.links[fault.rank][fault.peer].lanes
             used = [lane for lane in lanes if lane.used] or lanes
-            used[int(network.chance() * len(used))].damage = fault.damage
+            used[int(network.draw() * len(used))].damage = fault.damage
 
 
 def _reset(network: Network, fault: Fault) -> None:
     lanes = network.links[fault.rank][fault.peer].connections
     if not fault.wide:
-        express = network.chance() < _EXPRESS_SHARE
-        lanes = lanes[:1] if express else [lanes[int(network.chance() * len(lanes))]]
+        express = network.draw() < _EXPRESS_SHARE
+        lanes = lanes[:1] if express else [lanes[int(network.draw() * len(lanes))]]
     for lane in lanes:
         if fault.inward:
             network.clock.call_later(network.delay(), lane.break_off)
@@ -95,7 +95,7 @@ class LifeOutcome:
     results: str  # of the numbers alone, which do not depend on time
     codecs: frozenset[str]  # with which segments have travelled
     interrupted: int  # jobs that were not done when their call failed
-    struck: int  # faults
+    injected: int  # faults
     errors: frozenset[str]  # with which calls have ended
 
     @property
@@ -117,7 +117,7 @@ def simulate(seed: int, *, timing: int = 0) -> LifeOutcome:
         results=results.hexdigest(),
         codecs=frozenset(life.codecs()),
         interrupted=life.interrupted,
-        struck=len(life.struck),
+        injected=len(life.injected),
         errors=frozenset(type(error).__name__ for rank in life.ranks for error in rank.endings.values() if error),
     )
     life.dissolve()
@@ -132,11 +132,11 @@ class Life:
         self.problems: list[str] = []
         self.results: dict[tuple[int, int], bytes] = {}
         self.interrupted = 0
-        self.struck: list[tuple[float, Fault]] = []
+        self.injected: list[tuple[float, Fault]] = []
         self._seed = seed
-        self._books = Books()
+        self._feedback = FeedbackLedger()
         self._ended: list[tuple[int, int, SimulatedMemory]] = []
-        self._materials: dict[tuple[int, SimulatedCall], CallNumbers] = {}
+        self._call_numbers: dict[tuple[int, SimulatedCall], CallNumbers] = {}
         planners = [_planner(self.scenario, rank) for rank in range(self.scenario.size)]
         self._planners, self._plans = planners, dict[tuple[int, SimulatedCall], Plan]()
         self.network = Network(self.scenario, planners, Random(seed * 1_000_003 + timing), self.report)
@@ -178,13 +178,13 @@ class Life:
             vars(thing).clear()
         self._heartbeats.clear()
 
-    def material(self, index: int, call: SimulatedCall) -> CallNumbers:
+    def call_numbers(self, index: int, call: SimulatedCall) -> CallNumbers:
         key = index, call
-        if key not in self._materials:
-            self._materials[key] = CallNumbers(
-                call, self.scenario.size, self.scenario.codec_jobs, 10 * self._seed + index
+        if key not in self._call_numbers:
+            self._call_numbers[key] = CallNumbers(
+                call, self.scenario.size, self.scenario.codec_settings, 10 * self._seed + index
             )
-        return self._materials[key]
+        return self._call_numbers[key]
 
     def plan(self, rank: int, call: SimulatedCall) -> Plan:
         key = rank, call
@@ -197,39 +197,39 @@ class Life:
             for ledger in rank.dispatcher.ledgers.values():
                 yield from (codec.name for codec in map(decoder, ledger.received) if codec is not None)
 
-    # -- what may strike
+    # -- what may inject
 
     def submitted(self, rank: int, index: int) -> None:
-        """A rank has made a call: some time after that, faults strike."""
+        """A rank has made a call: some time after that, faults inject."""
         first = self.scenario.fault
-        if (rank, index) == (first.rank, first.call) and not self.scenario.strikes_on_the_way_out:
-            self._strike_soon()
+        if (rank, index) == (first.rank, first.call) and not self.scenario.kills_while_leaving:
+            self._inject_soon()
 
     def leaving(self, rank: int) -> None:
-        if rank == self.scenario.fault.rank and self.scenario.strikes_on_the_way_out:
-            self._strike_soon(_HASTE)
+        if rank == self.scenario.fault.rank and self.scenario.kills_while_leaving:
+            self._inject_soon(_HASTE)
 
-    def _strike_soon(self, haste: float = 1.0) -> None:
+    def _inject_soon(self, haste: float = 1.0) -> None:
         first, *others = self.scenario.faults
         if first.kind is FaultKind.NONE:
             return
         delay = first.delay * haste
-        self.network.clock.call_later(delay, partial(self._strike, first))
+        self.network.clock.call_later(delay, partial(self._inject, first))
         for second in others:
-            self.network.clock.call_later(delay + second.delay, partial(self._strike, second))
+            self.network.clock.call_later(delay + second.delay, partial(self._inject, second))
 
-    def _strike(self, fault: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         rank = self.ranks[fault.rank]
         if fault.kind is FaultKind.KILL and rank.hung_up:
             return
-        self.struck.append((self.network.clock.now, fault))
+        self.injected.append((self.network.clock.now, fault))
         if fault.kind is FaultKind.ABORT:
             index = fault.call if fault is self.scenario.fault else None
             rank.host.run(lambda: rank.give_up(index))
         elif fault.kind is FaultKind.KILL:
             rank.die(abrupt=fault.abrupt)
         else:
-            strike(self.network, fault)
+            inject(self.network, fault)
 
     # -- what must be true
 
@@ -243,7 +243,7 @@ class Life:
         self._ended.append((rank, index, memory))
         if error is None and index not in self.ranks[rank].gave_up_on:
             self._check_numbers(rank, index, memory)
-            self._books.note(index, memory)
+            self._feedback.note(index, memory)
             return
         self.interrupted += self.ranks[rank].codec_pool.pending
         if not memory.is_intact():
@@ -284,17 +284,17 @@ class Life:
 
     def _deadline(self, rank: Rank, index: int) -> float:
         """When a call that fails must have failed: some time after all have made it and all has gone wrong."""
-        struck = max((time for time, _ in self.struck), default=0.0)
+        injected = max((time for time, _ in self.injected), default=0.0)
         called = max(other.called_at.get(index, 0.0) for other in self.ranks)
         left = max(other.left_at for other in self.ranks) if self.scenario.fault.kind is FaultKind.LEAVE else 0.0
-        return max(struck, called, left, woken_at(rank.rank, self.struck)) + patience(self.scenario)
+        return max(injected, called, left, woken_at(rank.rank, self.injected)) + patience(self.scenario)
 
     def _check_what_remains(self) -> None:
         for rank, index, memory in self._ended:
             if not memory.was_left_alone():
                 self.report(f"rank {rank}: call {index} was over when its memory was written to")
-        if self.scenario.keeps_books and not self.problems:
-            for mistake in self._books.mistakes(
+        if self.scenario.checks_feedback and not self.problems:
+            for mistake in self._feedback.mistakes(
                 rank.codec_policy.feedback for rank in self.ranks if rank.codec_policy is not None
             ):
                 self.report(mistake)

@@ -5,8 +5,8 @@ from enum import Enum
 from math import inf
 from random import Random
 
-from ringwide.simulator.calls import LARGE, CodecSettings, SimulatedCall, call_by, calls_by, codec_jobs_by
-from ringwide.simulator.host import Weather, weather_by
+from ringwide.simulator.calls import LARGE, CodecSettings, SimulatedCall, draw_call, draw_calls, draw_codec_settings
+from ringwide.simulator.host import Conditions, draw_conditions
 
 SUSPECT_SECONDS = 1.0
 """Of a rank that is waited for, silence that is longer means that it is lost."""
@@ -100,65 +100,67 @@ class Fault:
         return self.kind in _CUTTING
 
 
-def faults_by(
-    chance: Random, size: int, calls: tuple[SimulatedCall, ...], weather: Weather, codec_jobs: CodecSettings
+def draw_faults(
+    rng: Random, size: int, calls: tuple[SimulatedCall, ...], conditions: Conditions, codec_settings: CodecSettings
 ) -> tuple[Fault, ...]:
-    first = _first(chance, size, calls, weather, codec_jobs)
-    if first.kind is FaultKind.NONE or chance.random() > _SECOND_SHARE:
+    first = _first(rng, size, calls, conditions, codec_settings)
+    if first.kind is FaultKind.NONE or rng.random() > _SECOND_SHARE:
         return (first,)
-    return first, _second(chance, size, weather, first)
+    return first, _second(rng, size, conditions, first)
 
 
 def _first(
-    chance: Random, size: int, calls: tuple[SimulatedCall, ...], weather: Weather, codec_jobs: CodecSettings
+    rng: Random, size: int, calls: tuple[SimulatedCall, ...], conditions: Conditions, codec_settings: CodecSettings
 ) -> Fault:
-    kind = chance.choice(_ODDS)
-    call = chance.randrange(len(calls))
-    delay = chance.random() ** 2 * (2 * size * (weather.latency + weather.toil) + weather.pause)  # mostly in time
+    kind = rng.choice(_ODDS)
+    call = rng.randrange(len(calls))
+    delay = rng.random() ** 2 * (
+        2 * size * (conditions.latency + conditions.codec_delay) + conditions.pause
+    )  # mostly in time
     if kind is FaultKind.DAMAGE:
         delay *= 0.2  # there must be frames to come
     other = calls[call]
     while kind is FaultKind.MISMATCH and other.request == calls[call].request:
-        other = call_by(chance, size, codec_jobs)
-    return _fault(chance, size, kind, call, delay, other)
+        other = draw_call(rng, size, codec_settings)
+    return _fault(rng, size, kind, call, delay, other)
 
 
-def _second(chance: Random, size: int, weather: Weather, first: Fault) -> Fault:
+def _second(rng: Random, size: int, conditions: Conditions, first: Fault) -> Fault:
     """While the first one is being told, or while others are waiting to be sure of it."""
-    longest = chance.choice((8 * weather.latency, SUSPECT_SECONDS if first.cuts else TIMEOUT_SECONDS / 2))
-    kind = chance.choice(_SECONDS)
-    return replace(_fault(chance, size, kind, first.call, chance.random() * longest, first.other), odd=frozenset())
+    longest = rng.choice((8 * conditions.latency, SUSPECT_SECONDS if first.cuts else TIMEOUT_SECONDS / 2))
+    kind = rng.choice(_SECONDS)
+    return replace(_fault(rng, size, kind, first.call, rng.random() * longest, first.other), odd=frozenset())
 
 
-def _fault(chance: Random, size: int, kind: FaultKind, call: int, delay: float, other: SimulatedCall) -> Fault:
-    rank = chance.randrange(size)
-    outward, inward = chance.choice(((True, True), (True, True), (True, False), (False, True)))
+def _fault(rng: Random, size: int, kind: FaultKind, call: int, delay: float, other: SimulatedCall) -> Fault:
+    rank = rng.randrange(size)
+    outward, inward = rng.choice(((True, True), (True, True), (True, False), (False, True)))
     if kind is FaultKind.LATE:
-        lasts = chance.choice((_SUSPECTED, _SUSPECTED, _NEVER))
+        lasts = rng.choice((_SUSPECTED, _SUSPECTED, _NEVER))
     elif kind is FaultKind.COMPUTE:
-        lasts = chance.choice((_SOON, _SUSPECTED))
+        lasts = rng.choice((_SOON, _SUSPECTED))
     else:
-        lasts = chance.choice((_SOON, _SUSPECTED, _LATE, _NEVER, _NEVER))
+        lasts = rng.choice((_SOON, _SUSPECTED, _LATE, _NEVER, _NEVER))
     return Fault(
         kind=kind,
         rank=rank,
-        peer=(rank + chance.randrange(1, size)) % size,
+        peer=(rank + rng.randrange(1, size)) % size,
         call=call,
         delay=delay,
-        abrupt=chance.random() < 0.5,
-        wide=chance.random() < 0.4,
+        abrupt=rng.random() < 0.5,
+        wide=rng.random() < 0.4,
         outward=outward,
         inward=inward,
         lasts=lasts,
-        damage=chance.choice(tuple(Damage)),
-        odd=_odd(chance, size),
+        damage=rng.choice(tuple(Damage)),
+        odd=_odd(rng, size),
         other=other,
     )
 
 
-def _odd(chance: Random, size: int) -> frozenset[int]:
-    odd = frozenset(rank for rank in range(size) if chance.random() < 0.3)
-    return odd if odd and len(odd) < size else frozenset({chance.randrange(size)})
+def _odd(rng: Random, size: int) -> frozenset[int]:
+    odd = frozenset(rank for rank in range(size) if rng.random() < 0.3)
+    return odd if odd and len(odd) < size else frozenset({rng.randrange(size)})
 
 
 _CAN_ENCODE = ("auto", "ring")
@@ -183,13 +185,13 @@ class Scenario:
     express_bytes: int
     staging_bytes: int
     lanes: int
-    codec_jobs: CodecSettings
+    codec_settings: CodecSettings
     calls: tuple[SimulatedCall, ...]
     faults: tuple[Fault, ...]
-    weather: Weather
-    peer_loss: bool  # ranks leave when their calls have ended
-    resigning: bool  # ranks leave when they have lost another
-    keeping: bool  # connections copy what is sent before it leaves, as those that encrypt or share memory
+    conditions: Conditions
+    leave_when_done: bool  # ranks leave when their calls have ended
+    leave_after_loss: bool  # ranks leave when they have lost another
+    copies_sends: bool  # connections copy what is sent before it leaves, as those that encrypt or share memory
 
     @property
     def fault(self) -> Fault:
@@ -197,31 +199,31 @@ class Scenario:
         return self.faults[0]
 
     @property
-    def keeps_books(self) -> bool:
+    def checks_feedback(self) -> bool:
         """Every call of a bucket has error feedback, as no other one is under way; and all ranks succeed, or none."""
         requests = {call.request for call in self.calls}
         apart = len(requests) == len(self.calls) or all(call.awaited for call in self.calls)
         harmless = len(self.faults) == 1 and self.fault.kind in (FaultKind.NONE, FaultKind.MISMATCH)
-        return self.codec_jobs.feedback and apart and harmless
+        return self.codec_settings.feedback and apart and harmless
 
     @property
     def depends_on_time(self) -> bool:
         """A lossy codec or its feedback is used in some calls, but which ones is a matter of time."""
-        return self.codec_jobs.lossy and (
-            self.codec_jobs.codec == "auto" or (self.codec_jobs.feedback and not self.keeps_books)
+        return self.codec_settings.lossy and (
+            self.codec_settings.codec == "auto" or (self.codec_settings.feedback and not self.checks_feedback)
         )
 
     def leaves(self, rank: int) -> bool:
         """Does this rank say goodbye when its calls have ended?"""
         fault = self.fault
         if fault.kind in (FaultKind.LEAVE, FaultKind.LATE) and fault.rank == rank:
-            return fault.kind is FaultKind.LEAVE or (self.peer_loss and fault.lasts < inf)
-        return self.peer_loss
+            return fault.kind is FaultKind.LEAVE or (self.leave_when_done and fault.lasts < inf)
+        return self.leave_when_done
 
     @property
-    def strikes_on_the_way_out(self) -> bool:
+    def kills_while_leaving(self) -> bool:
         """A kill of one that has said goodbye, and has perhaps not got rid of everything."""
-        return self.fault.kind is FaultKind.KILL and self.peer_loss
+        return self.fault.kind is FaultKind.KILL and self.leave_when_done
 
     def calls_of(self, rank: int) -> list[SimulatedCall]:
         """What one rank calls."""
@@ -237,40 +239,40 @@ class Scenario:
 
 def scenario_of(seed: int) -> Scenario:
     """Draw everything from the seed."""
-    chance = Random(seed)
-    codec_jobs = codec_jobs_by(chance)
-    size = _size(chance, codec_jobs)
-    calls = calls_by(chance, size, codec_jobs)
-    weather = weather_by(chance, codec_jobs)
-    faults = faults_by(chance, size, calls, weather, codec_jobs)
+    rng = Random(seed)
+    codec_settings = draw_codec_settings(rng)
+    size = _size(rng, codec_settings)
+    calls = draw_calls(rng, size, codec_settings)
+    conditions = draw_conditions(rng, codec_settings)
+    faults = draw_faults(rng, size, calls, conditions, codec_settings)
     return Scenario(
         size=size,
-        algorithm=chance.choice(_CAN_ENCODE if codec_jobs.encodes else _ALGORITHMS),
-        fanout=chance.randint(1, size - 1),
-        epoch=chance.choice((0, 7)),
-        sealed=chance.random() < 0.5 or any(fault.garbles for fault in faults),
-        segment_bytes=chance.choice(_segment_bytes(size, codec_jobs)),
-        tree_bytes=min(chance.choice((0, 32, 128)), codec_jobs.threshold_bytes if codec_jobs.encodes else 128),
-        express_bytes=chance.choice((8, 32, 4096)),
-        staging_bytes=chance.choice((0, 60, 400)),
-        lanes=chance.randint(1, 3 if size < LARGE else 2),
-        codec_jobs=codec_jobs,
+        algorithm=rng.choice(_CAN_ENCODE if codec_settings.encodes else _ALGORITHMS),
+        fanout=rng.randint(1, size - 1),
+        epoch=rng.choice((0, 7)),
+        sealed=rng.random() < 0.5 or any(fault.garbles for fault in faults),
+        segment_bytes=rng.choice(_segment_bytes(size, codec_settings)),
+        tree_bytes=min(rng.choice((0, 32, 128)), codec_settings.threshold_bytes if codec_settings.encodes else 128),
+        express_bytes=rng.choice((8, 32, 4096)),
+        staging_bytes=rng.choice((0, 60, 400)),
+        lanes=rng.randint(1, 3 if size < LARGE else 2),
+        codec_settings=codec_settings,
         calls=calls,
         faults=faults,
-        weather=weather,
-        peer_loss=chance.random() < 0.4,
-        resigning=chance.random() < 0.6,
-        keeping=chance.random() < 0.4,
+        conditions=conditions,
+        leave_when_done=rng.random() < 0.4,
+        leave_after_loss=rng.random() < 0.6,
+        copies_sends=rng.random() < 0.4,
     )
 
 
-def _size(chance: Random, codec_jobs: CodecSettings) -> int:
-    most = 16 if not codec_jobs.encodes else _MOST_THAT_TRY if codec_jobs.codec == "auto" else _MOST_THAT_ENCODE
-    size: int = chance.choice(_ODDS_OF_SIZES)
+def _size(rng: Random, codec_settings: CodecSettings) -> int:
+    most = 16 if not codec_settings.encodes else _MOST_THAT_TRY if codec_settings.codec == "auto" else _MOST_THAT_ENCODE
+    size: int = rng.choice(_ODDS_OF_SIZES)
     return size if size <= most else 2 + size % 3
 
 
-def _segment_bytes(size: int, codec_jobs: CodecSettings) -> tuple[int, ...]:
-    if codec_jobs.encodes:
+def _segment_bytes(size: int, codec_settings: CodecSettings) -> tuple[int, ...]:
+    if codec_settings.encodes:
         return 128, 256, 512
     return (8, 20, 64, 256) if size < LARGE else (20, 64, 256)

@@ -25,7 +25,7 @@ _ROUNDING = 1e-3
 """Numbers are near 1, and at most a few hundred are in one sum."""
 
 
-class Books:
+class FeedbackLedger:
     """Of every bucket that a codec may change: what was brought and has not come out."""
 
     def __init__(self) -> None:
@@ -61,10 +61,12 @@ _SUSPECTED = SUSPECT_SECONDS + TICK_SECONDS
 
 def patience(scenario: Scenario) -> float:
     """How long after the last fault, or the last call, a collective may still fail."""
-    weather = scenario.weather
+    conditions = scenario.conditions
     if may_stay_deaf(scenario):
         return inf
-    return max(map(_patience, scenario.faults)) + _WAYS * (weather.latency + weather.toil) + weather.pause
+    return (
+        max(map(_patience, scenario.faults)) + _WAYS * (conditions.latency + conditions.codec_delay) + conditions.pause
+    )
 
 
 def _patience(fault: Fault) -> float:
@@ -82,9 +84,9 @@ def _patience(fault: Fault) -> float:
     return 2 * TICK_SECONDS + GOODBYE_GRACE_SECONDS  # who is not told of a reset learns of it when it asks
 
 
-def woken_at(rank: int, struck: Iterable[tuple[float, Fault]]) -> float:
+def woken_at(rank: int, injected: Iterable[tuple[float, Fault]]) -> float:
     """When a rank that was frozen went on."""
-    return max((time + fault.lasts for time, fault in struck if _freezes(fault, rank)), default=0.0)
+    return max((time + fault.lasts for time, fault in injected if _freezes(fault, rank)), default=0.0)
 
 
 def _freezes(fault: Fault, rank: int) -> bool:
@@ -149,8 +151,8 @@ def may_stay_deaf(scenario: Scenario) -> bool:
     leave.
     """
     one_sided = any(fault.kind is FaultKind.RESET and fault.outward != fault.inward for fault in scenario.faults)
-    resigning = scenario.resigning and scenario.fault.kind is not FaultKind.COMPUTE
-    return scenario.size == 2 and one_sided and not (resigning or scenario.peer_loss)
+    leave_after_loss = scenario.leave_after_loss and scenario.fault.kind is not FaultKind.COMPUTE
+    return scenario.size == 2 and one_sided and not (leave_after_loss or scenario.leave_when_done)
 
 
 def is_deaf(scenario: Scenario, error: RingwideError | None) -> bool:

@@ -32,13 +32,13 @@ class NumberedTask(asyncio.Task[Any]):
 
 
 class RankLoop(asyncio.AbstractEventLoop):
-    """Runs what is ready in turns, in asyncio's order. When the next turn comes is a matter of chance, rank by rank.
+    """Runs what is ready in turns, in asyncio's order. When the next turn comes is a matter of rng, rank by rank.
 
     A host that is frozen is a process that computes: its loop stands still, and goes on where it was.
     """
 
-    def __init__(self, clock: VirtualClock, host: Host, chance: Callable[[], float], turn_seconds: float) -> None:
-        self._clock, self._host, self._chance, self._turn_seconds = clock, host, chance, turn_seconds
+    def __init__(self, clock: VirtualClock, host: Host, draw: Callable[[], float], turn_seconds: float) -> None:
+        self._clock, self._host, self._draw, self._turn_seconds = clock, host, draw, turn_seconds
         self._ready: deque[asyncio.Handle] = deque()
         self._factory: Callable[..., Any] | None = self._numbered
         self._arranged = False  # a turn will come, or this is one
@@ -127,7 +127,7 @@ class RankLoop(asyncio.AbstractEventLoop):
 
     def _arrange(self) -> None:
         self._arranged = True
-        self._clock.call_later(self._turn_seconds * self._chance(), self._turn)
+        self._clock.call_later(self._turn_seconds * self._draw(), self._turn)
 
     def _turn(self) -> None:
         """What is ready now; what becomes ready by that has the next turn."""
@@ -146,14 +146,14 @@ class RankLoop(asyncio.AbstractEventLoop):
             self._arrange()
 
 
-class LookingLane(SimulatedLane):
+class PollingLane(SimulatedLane):
     """A lane on which a caller that lingers may find what is on its way to it, before its loop has a turn."""
 
-    __slots__ = ("_coming", "_eyes", "_loop")
+    __slots__ = ("_coming", "_loop", "_poll_success")
 
     def __init__(self, network: "Wires", rank: int, peer: int, index: int) -> None:
         super().__init__(network, rank, peer, index)
-        self._loop, self._eyes = network.loop_of(rank), network.eyes
+        self._loop, self._poll_success = network.loop_of(rank), network.poll_success
         self._coming: deque[bytes] = deque()
 
     # -- as a loop finds out: what may be written or read is an event of its own
@@ -170,7 +170,7 @@ class LookingLane(SimulatedLane):
 
     def _transmit(self, data: bytes) -> None:
         other = self.other
-        assert isinstance(other, LookingLane)
+        assert isinstance(other, PollingLane)
         self._unread += len(data)
         self._sent += len(data)
         other._coming.append(data)
@@ -182,7 +182,7 @@ class LookingLane(SimulatedLane):
 
     def poll(self) -> bool:
         """Whether the answer is there at once differs by rank and by seed."""
-        if self.closed or not (self._coming or self._inbox) or self._chance() > self._eyes:
+        if self.closed or not (self._coming or self._inbox) or self._draw() > self._poll_success:
             return False
         while self._coming:
             data = self._coming.popleft()
@@ -194,31 +194,31 @@ class LookingLane(SimulatedLane):
 
 
 class Wires(Network):
-    """Everything between the ranks of a program. `eyes` is the chance that a look finds what is on its way."""
+    """Everything between the ranks of a program. `poll_success` is the chance that a look finds what is on its way."""
 
     def __init__(
         self,
         scenario: Scenario,
         planners: Sequence[Planner],
-        chance: Random,
+        rng: Random,
         report: Callable[[str], None],
         *,
         turn_seconds: Sequence[float],
-        eyes: float,
+        poll_success: float,
     ) -> None:
-        self.eyes, self._turn_seconds = eyes, turn_seconds
+        self.poll_success, self._turn_seconds = poll_success, turn_seconds
         self._loops: dict[int, RankLoop] = {}
-        super().__init__(scenario, planners, chance, report)
+        super().__init__(scenario, planners, rng, report)
 
     def loop_of(self, rank: int) -> RankLoop:
         if rank not in self._loops:
             self._loops[rank] = RankLoop(  # type: ignore[abstract]
-                self.clock, self.hosts[rank], self.chance, self._turn_seconds[rank]
+                self.clock, self.hosts[rank], self.draw, self._turn_seconds[rank]
             )
         return self._loops[rank]
 
-    def _lane(self, rank: int, peer: int, index: int) -> LookingLane:
-        return LookingLane(self, rank, peer, index)
+    def _lane(self, rank: int, peer: int, index: int) -> PollingLane:
+        return PollingLane(self, rank, peer, index)
 
 
 COLLECTIVE_SECONDS = 30.0
@@ -246,7 +246,7 @@ class SimulatedCore(RingCore):
             warn_after_seconds=COLLECTIVE_SECONDS / 2,
             epoch=wires.scenario.epoch,
         )
-        self.heartbeats = SignsOfLife()  # type: ignore[assignment]
+        self.heartbeats = AlwaysAlive()  # type: ignore[assignment]
         self.dispatcher.deadlines.start(self.heartbeats)
 
     def planner(self, *, tree_bytes: int, express_bytes: int = 0) -> Planner:
@@ -268,7 +268,7 @@ class NoListeners:
 ALL_OF_THEM = 2**63
 
 
-class SignsOfLife:
+class AlwaysAlive:
     """Programs block their loops, but no rank is ever frozen: all give signs of life."""
 
     def watch(self, collective: int, /) -> None: ...

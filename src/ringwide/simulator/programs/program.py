@@ -170,7 +170,7 @@ class TaskGroupStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Hurry:
+class WaitFor:
     """Some ranks wait for a call only so long."""
 
     call: ProgramCall
@@ -181,7 +181,7 @@ class Hurry:
         return f"await wait_for({self.call}, {limits})"
 
 
-class WayOut(Enum):
+class AbandonKind(Enum):
     """How a call is let go."""
 
     CLOSED = "closed"  # before it was awaited
@@ -190,11 +190,11 @@ class WayOut(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
+class Abandon:
     """Some ranks make a call and never await it to its end."""
 
     call: ProgramCall
-    ways: Mapping[int, WayOut]
+    ways: Mapping[int, AbandonKind]
 
     def __str__(self) -> str:
         ways = ", ".join(f"{way.value} on rank {rank}" for rank, way in self.ways.items())
@@ -233,8 +233,8 @@ Step = (
     | Gather
     | SameMemory
     | TaskGroupStep
-    | Hurry
-    | LetGo
+    | WaitFor
+    | Abandon
     | Pause
     | Leave
 )
@@ -247,10 +247,10 @@ class Program:
     seed: int
     size: int
     steps: tuple[Step, ...]
-    crooked: int | None = None  # a rank that plans its calls in another way
+    misconfigured: int | None = None  # a rank that plans its calls in another way
 
     def __str__(self) -> str:
-        plans = [] if self.crooked is None else [f"# rank {self.crooked} plans in another way"]
+        plans = [] if self.misconfigured is None else [f"# rank {self.misconfigured} plans in another way"]
         return "\n".join([*plans, *map(str, self.steps)])
 
     def cut_of(self, rank: int) -> int | None:
@@ -260,7 +260,7 @@ class Program:
     def calls(self) -> Iterator[ProgramCall]:
         for step in all_steps(self.steps):
             match step:
-                case Await(call) | StartTask(_, call) | Hurry(call, _) | LetGo(call, _):
+                case Await(call) | StartTask(_, call) | WaitFor(call, _) | Abandon(call, _):
                     yield call
                 case Gather(calls) | SameMemory(calls) | TaskGroupStep(calls, _):
                     yield from calls

@@ -1,4 +1,4 @@
-"""What must be true of a program, whatever its ranks do: compares their journals with its fates.
+"""What must be true of a program, whatever its ranks do: compares their journals with its expectations.
 
 - A result is exact, and only there if all ranks took part. (Nobody returns a wrong number.)
 - A call that nothing keeps from succeeding succeeds, on all ranks: also behind one that failed, beside others that
@@ -22,14 +22,13 @@ from ringwide.simulator.programs.journal import (
     expected_result,
 )
 from ringwide.simulator.programs.program import (
+    Abandon,
     Await,
     Branch,
     Cancel,
     FinishTask,
     Gather,
-    Hurry,
     Leave,
-    LetGo,
     Mistake,
     Program,
     ProgramCall,
@@ -37,12 +36,13 @@ from ringwide.simulator.programs.program import (
     StartTask,
     Step,
     TaskGroupStep,
+    WaitFor,
     all_steps,
 )
 
 
 @dataclass(slots=True)
-class Fate:
+class Expectation:
     """Of one call. One of which nothing is said here must succeed on every rank."""
 
     mistaken: frozenset[int] = frozenset()  # ranks that call it with something impossible
@@ -53,7 +53,7 @@ class Fate:
     uncounted: bool = False  # whether a rank makes it at all is a matter of time
     shares: bool = False  # its tensor is that of another call, which may still be under way
     cut: frozenset[int] = frozenset()  # ranks that were cut short in leaving, and may have taken something along
-    crooked: bool = False  # not all ranks plan it alike
+    misconfigured: bool = False  # not all ranks plan it alike
 
     @property
     def spoilers(self) -> frozenset[int]:
@@ -63,7 +63,15 @@ class Fate:
     @property
     def is_certain(self) -> bool:
         """It must succeed on every rank."""
-        doubts = (self.freezing, self.departed, self.unordered, self.uncounted, self.shares, self.cut, self.crooked)
+        doubts = (
+            self.freezing,
+            self.departed,
+            self.unordered,
+            self.uncounted,
+            self.shares,
+            self.cut,
+            self.misconfigured,
+        )
         return not self.spoilers and not any(doubts)
 
 
@@ -72,40 +80,40 @@ def goes_astray(program: Program) -> bool:
     return _walked(program).astray
 
 
-def fates_of(program: Program) -> dict[int, Fate]:
-    fates = _walked(program)
-    if fates.astray:
-        for fate in fates.of.values():
-            fate.unordered = fate.uncounted = True
-    return fates.of
+def expectations_of(program: Program) -> dict[int, Expectation]:
+    expectations = _walked(program)
+    if expectations.astray:
+        for expected in expectations.of.values():
+            expected.unordered = expected.uncounted = True
+    return expectations.of
 
 
-def _walked(program: Program) -> "_Fates":
-    fates = _Fates(program)
-    fates.strand(program.steps, "", _Around())
-    return fates
+def _walked(program: Program) -> "_Expectations":
+    expectations = _Expectations(program)
+    expectations.strand(program.steps, "", _Context())
+    return expectations
 
 
 @dataclass(frozen=True, slots=True)
-class _Around:
+class _Context:
     """What is true of all calls of a task."""
 
     unordered: bool = False
     cancelled: bool = False
 
 
-class _Fates:
+class _Expectations:
     """Of all calls, as the steps are gone through."""
 
     def __init__(self, program: Program) -> None:
-        self.of: dict[int, Fate] = {}
+        self.of: dict[int, Expectation] = {}
         self.astray = False  # ranks may make different numbers of calls on one channel, and so wait for each other
         self._all = frozenset(range(program.size))
         self._departed: frozenset[int] = frozenset()
         self._cut = frozenset(step.rank for step in program.steps if isinstance(step, Leave) and step.cut is not None)
-        self._crooked = program.crooked is not None
+        self._misconfigured = program.misconfigured is not None
 
-    def strand(self, steps: Sequence[Step], channel: str, around: _Around) -> None:
+    def strand(self, steps: Sequence[Step], channel: str, around: _Context) -> None:
         beside: set[int] = set()  # tasks that make calls on the same channel
         cancels: dict[int, set[int]] = {}  # who cancels which task
         for step in steps:
@@ -117,17 +125,17 @@ class _Fates:
                     if own == channel:
                         beside.add(task)
                         self.astray |= task in cancels
-                    within = _Around(own == channel, around.cancelled or task in cancels)
+                    within = _Context(own == channel, around.cancelled or task in cancels)
                     self.strand(inner, own, within)
                 case FinishTask(task):
                     beside.discard(task)
                 case Leave(rank):
                     self._departed |= {rank}
                 case _:
-                    now = _Around(around.unordered or bool(beside), around.cancelled)
+                    now = _Context(around.unordered or bool(beside), around.cancelled)
                     self._step(step, now, cancels)
 
-    def _step(self, step: Step, around: _Around, cancels: Mapping[int, set[int]]) -> None:
+    def _step(self, step: Step, around: _Context, cancels: Mapping[int, set[int]]) -> None:
         match step:
             case Await(call):
                 self._note([call], around)
@@ -142,12 +150,12 @@ class _Fates:
                 self._note(calls, around, fails)
                 if not all(self.of[call.index].is_certain for call in calls):  # the end of one cancels the others
                     self._note(calls, around, self._all)
-            case Hurry(call, ranks) | LetGo(call, ranks):
+            case WaitFor(call, ranks) | Abandon(call, ranks):
                 self._note([call], around, ranks)
 
-    def _note(self, calls: Sequence[ProgramCall], around: _Around, cancelling: Iterable[int] = ()) -> None:
+    def _note(self, calls: Sequence[ProgramCall], around: _Context, cancelling: Iterable[int] = ()) -> None:
         for call in calls:
-            self.of[call.index] = Fate(
+            self.of[call.index] = Expectation(
                 mistaken=_ranks_with(call, frozen=False),
                 freezing=_ranks_with(call, frozen=True),
                 cancelling=set(self._all if around.cancelled else cancelling),
@@ -155,7 +163,7 @@ class _Fates:
                 unordered=around.unordered,
                 uncounted=around.cancelled,
                 cut=self._cut,
-                crooked=self._crooked,
+                misconfigured=self._misconfigured,
             )
 
 
@@ -177,7 +185,7 @@ class _Verdict:
     """On one program."""
 
     def __init__(self, program: Program, journals: Sequence[RankJournal]) -> None:
-        self._program, self._journals, self._fates = program, journals, fates_of(program)
+        self._program, self._journals, self._expectations = program, journals, expectations_of(program)
         pairs = [step.calls for step in all_steps(program.steps) if isinstance(step, SameMemory)]
         self._second = {first.index: second for first, second in pairs}
 
@@ -195,16 +203,16 @@ class _Verdict:
     def _of_call(
         self, call: ProgramCall, rank: int, entry: JournalEntry | None, entries: Sequence[JournalEntry | None]
     ) -> Iterator[str]:
-        fate = self._fates[call.index]
+        expected = self._expectations[call.index]
         if entry is None:
-            if rank not in fate.departed and not fate.uncounted and self._journals[rank].through:
+            if rank not in expected.departed and not expected.uncounted and self._journals[rank].through:
                 yield "it was never made"
         elif entry.ending is None:
-            if rank not in fate.cancelling and self._journals[rank].through:
+            if rank not in expected.cancelling and self._journals[rank].through:
                 yield "it never ended"
             yield from self._unchanged(call, rank, entry, entry.last)
         elif entry.ending.error:
-            if not _explains(fate, rank, entry.ending):
+            if not _explains(expected, rank, entry.ending):
                 yield f"it ended with {entry.ending}"
             yield from self._unchanged(call, rank, entry, entry.after)
             yield from self._unchanged(call, rank, entry, entry.last)
@@ -214,9 +222,9 @@ class _Verdict:
     def _exact(
         self, call: ProgramCall, rank: int, entry: JournalEntry, entries: Sequence[JournalEntry | None]
     ) -> Iterator[str]:
-        fate = self._fates[call.index]
+        expected = self._expectations[call.index]
         present = [one for one in entries if one is not None]
-        if len(present) < len(entries) or fate.mistaken:
+        if len(present) < len(entries) or expected.mistaken:
             yield "it succeeded, though not all took part"
             return
         if self._is_overwritten(call, rank):
@@ -252,25 +260,25 @@ class _Verdict:
         return entry is not None and entry.ending is not None and not entry.ending.error
 
 
-def _explains(fate: Fate, rank: int, ending: CallEnding) -> bool:
+def _explains(expected: Expectation, rank: int, ending: CallEnding) -> bool:
     """Does the program give reason for this error on this rank?"""
     match ending.error:
         case error if error in _MISTAKEN:
-            return rank in fate.mistaken or (error == "ValueError" and rank in fate.freezing)
+            return rank in expected.mistaken or (error == "ValueError" and rank in expected.freezing)
         case error if error in _CANCELLED:
-            return rank in fate.cancelling
+            return rank in expected.cancelling
         case "TensorInUse":
-            return fate.shares
+            return expected.shares
         case "CollectiveAborted":
-            return ending.rank in fate.spoilers or fate.shares or fate.unordered
+            return ending.rank in expected.spoilers or expected.shares or expected.unordered
         case "CollectiveMismatch":
-            return fate.unordered or fate.crooked
+            return expected.unordered or expected.misconfigured
         case "PeerLost":
-            return bool(fate.cut)
-        case "PeerLeft" if not fate.uncounted:
-            return bool(fate.departed)  # who comes to that error leaves too, and others may hear of that one first
+            return bool(expected.cut)
+        case "PeerLeft" if not expected.uncounted:
+            return bool(expected.departed)  # who comes to that error leaves too, and others may hear of that one first
         case error if error in _STRAYING:
-            return fate.uncounted
+            return expected.uncounted
     return False
 
 

@@ -10,14 +10,14 @@ from typing import Any
 from ringwide.ring import Ring
 from ringwide.simulator.programs.journal import ProgramNumbers, RankJournal
 from ringwide.simulator.programs.program import (
+    Abandon,
+    AbandonKind,
     Await,
     Branch,
     Cancel,
     FinishTask,
     Gather,
-    Hurry,
     Leave,
-    LetGo,
     Mistake,
     Pause,
     Program,
@@ -26,7 +26,7 @@ from ringwide.simulator.programs.program import (
     StartTask,
     Step,
     TaskGroupStep,
-    WayOut,
+    WaitFor,
 )
 
 Compute = Callable[[float], Awaitable[None]]
@@ -42,7 +42,7 @@ class _Left(Exception):
     """This rank's part is over."""
 
 
-class Performer:
+class ProgramRunner:
     """Does what users of a ring do, except that here nothing that fails is the end of it."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Performer:
         self.journal = journal
         self._ring, self._program, self._compute, self._longest = ring, program, compute, longest_seconds
 
-    async def perform(self) -> None:
+    async def run(self) -> None:
         with suppress(_Left):
             await self._strand(self._program.steps)
         self.journal.through = True
@@ -86,10 +86,10 @@ class Performer:
                 await self._gather(calls, [first, second])
             case TaskGroupStep(calls, fails):
                 await self._group(calls, fails.get(self._ring.rank))
-            case Hurry(call, seconds):
-                await self._hurry(call, seconds.get(self._ring.rank))
-            case LetGo(call, ways):
-                await self._let_go(call, ways.get(self._ring.rank))
+            case WaitFor(call, seconds):
+                await self._wait_for(call, seconds.get(self._ring.rank))
+            case Abandon(call, ways):
+                await self._abandon(call, ways.get(self._ring.rank))
             case Pause(rank, seconds, computes):
                 if rank == self._ring.rank:
                     await (self._compute if computes else asyncio.sleep)(min(seconds, self._longest))
@@ -100,14 +100,14 @@ class Performer:
     # -- calls
 
     def _made(self, call: ProgramCall, memory: Sequence[Any] | None = None) -> Any:
-        material = ProgramNumbers(call, self._ring.rank, self._ring.size, memory)
-        self.journal.open(call.index, material.memory)
-        given = material.arguments()
+        call_numbers = ProgramNumbers(call, self._ring.rank, self._ring.size, memory)
+        self.journal.open(call.index, call_numbers.memory)
+        given = call_numbers.arguments()
         if call.channel:
             given["channel"] = call.channel
         made = getattr(self._ring, call.kind.value)(**given)
         if call.mistakes.get(self._ring.rank) is Mistake.FROZEN:
-            material.freeze()
+            call_numbers.freeze()
         return made
 
     async def _ended(self, call: ProgramCall, awaitable: Awaitable[Any]) -> None:
@@ -120,7 +120,7 @@ class Performer:
             outcome = error
         self.journal.close(call.index, outcome)
 
-    async def _hurry(self, call: ProgramCall, seconds: float | None) -> None:
+    async def _wait_for(self, call: ProgramCall, seconds: float | None) -> None:
         before = _cancellations()
         await self._ended(call, asyncio.wait_for(self._made(call), seconds))
         if _cancellations() > before:  # Python 3.11 swallows it if what is waited for is done at that moment
@@ -151,18 +151,18 @@ class Performer:
         for call, task in zip(calls, tasks, strict=True):
             self.journal.close(call.index, _outcome_of(task))
 
-    async def _let_go(self, call: ProgramCall, way: WayOut | None) -> None:
+    async def _abandon(self, call: ProgramCall, way: AbandonKind | None) -> None:
         made = self._made(call)
         match way:
             case None:
                 await self._ended(call, made)
-            case WayOut.CLOSED:
+            case AbandonKind.CLOSED:
                 made.close()
-            case WayOut.DROPPED:
+            case AbandonKind.DROPPED:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # that it was never awaited
                     del made
-            case WayOut.BEGUN:
+            case AbandonKind.BEGUN:
                 self._begin_and_close(call, made)
 
     def _begin_and_close(self, call: ProgramCall, made: Any) -> None:
