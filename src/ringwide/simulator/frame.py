@@ -13,7 +13,7 @@ _LONG_PAUSE = 20
 
 
 class SimulatedFrame:
-    """A queued frame: what is still to leave of it, and whose it is."""
+    """Queued frame: the bytes still to leave, and the owner of its memory."""
 
     __slots__ = ("collective", "echo", "left", "overtaken", "owner", "pause", "started", "views")
 
@@ -21,12 +21,12 @@ class SimulatedFrame:
         self.views, self.owner, self.collective = views, owner, collective
         self.left = sum(map(len, views))
         self.started = False
-        self.echo: SimulatedFrame | None = None  # the same bytes once more
-        self.overtaken = 0  # by so many frames that were sent later
-        self.pause = 0.0  # so long nothing comes after it
+        self.echo: SimulatedFrame | None = None  # the same bytes again
+        self.overtaken = 0  # number of later frames that leave before it
+        self.pause = 0.0  # how long nothing follows it
 
     def take(self, count: int) -> bytes:
-        """The next bytes, as they are in memory now."""
+        """Next bytes, as they are in memory now."""
         whole = b"".join(self.views)
         self.views = _after(self.views, count) if count < self.left else []
         self.left -= count
@@ -35,7 +35,7 @@ class SimulatedFrame:
 
 
 def _after(views: list[bytes | memoryview], count: int) -> list[bytes | memoryview]:
-    """What is left of some buffers after their first bytes; not a copy, it may still change."""
+    """Buffers without their first bytes. They are views, which may still change."""
     rest: list[bytes | memoryview] = []
     for view in views:
         if count < len(view):
@@ -61,7 +61,7 @@ def fill(room: Sequence[memoryview], inbox: bytearray) -> int:
 # -- damage
 
 
-def damage_last(queue: deque[SimulatedFrame], damage: Damage, *, sealed: bool, latency: float) -> bool:
+def damage_last(queue: deque[SimulatedFrame], damage: Damage, sealed: bool, latency: float) -> bool:
     """Damage the frame that was queued last. False if that has to wait: for its departure, or for another frame."""
     last = queue[-1]
     match damage:

@@ -1,13 +1,12 @@
-"""Connections whose bytes travel in pieces and at random.
+"""Simulated lanes: connections whose bytes arrive in pieces, after random delays.
 
 Rules:
 - A lane keeps the order of its bytes. Nothing is promised between lanes.
-- A queued payload is read from memory at the moment it leaves, so whoever reuses that memory too early is found out.
-- A connection holds `capacity_bytes` that the other side has not read; more does not leave.
-- Nothing that one rank does calls another rank: everything that crosses is an event of its own.
+- A queued payload is read from memory when it leaves, so a caller that reuses the memory too early is found out.
+- A connection holds at most `capacity_bytes` that the other side has not read; more does not leave.
+- No rank calls another rank directly: everything that crosses the network is an event of its own.
 - A lane ends as a real one does: with END in both directions. Any other end is a loss.
-- What is sent into a hole waits there, as it does in a kernel that sends it again and again: if the hole closes, it
-  arrives. So does the news that something was read.
+- Bytes sent into a hole wait, as in a kernel that retransmits, and arrive if it closes. So do acknowledgements.
 """
 
 from collections import deque
@@ -31,7 +30,7 @@ _END_FRAME = framed(FrameKind.END, b"")
 
 
 class LaneNetwork(Protocol):
-    """What a lane needs of the network around it."""
+    """Network as a lane sees it."""
 
     scenario: Scenario
     clock: VirtualClock
@@ -42,7 +41,6 @@ class LaneNetwork(Protocol):
     report: Callable[[str], None]
 
     def delay(self) -> float: ...
-
     def note(self, lane: "SimulatedLane", count: int) -> None: ...
 
 
@@ -87,26 +85,25 @@ class SimulatedLane:
     def __init__(self, network: LaneNetwork, rank: int, peer: int, index: int) -> None:
         self.rank, self.peer, self.index = rank, peer, index
         self.closed = self.ended = False
-        self.on_end: Callable[[], None] = _nobody
+        self.on_end: Callable[[], None] = _ignore
         self.received = self._sent = 0  # bytes
-        self.damage: Damage | None = None  # of the next frame
+        self.damage: Damage | None = None  # to be done to the next frame
         scenario = network.scenario
         self._network, self._clock, self._conditions = network, network.clock, scenario.conditions
         self._draw, self._host = network.draw, network.hosts[rank]
         self._queue: deque[SimulatedFrame] = deque()
-        self._departing = False  # a departure has been arranged
-        self._unread = 0  # bytes that have left here and were not read there
+        self._departing = False  # a departure is scheduled
+        self._unread = 0  # bytes that have left here and are not read there
         self._last_arrival = 0.0
-        self._finishing = False  # nothing is sent after what is queued
-        self._gone = False  # this end was told of a reset, the other one will be when it sends
-        self._holes = 0  # nothing that is sent here arrives while there are any
-        self._held: list[Event] = []  # what waits for the end of the hole
-        self._inbox = bytearray()
-        self._stream_ended = False  # nothing comes after the inbox
+        self._finishing = False  # nothing is sent after the queued frames
+        self._gone = False  # reset: this end knows, the other learns of it when it sends
+        self._holes = 0  # while there are any, nothing sent here arrives
+        self._held: list[Event] = []  # events that wait for the end of the hole
+        self._inbox, self._stream_ended = bytearray(), False  # ended: nothing comes after the inbox
         self.scratch = Scratch()
         self._copies_sends = scenario.copies_sends
-        self._sealed, self._next = scenario.sealed, 0  # the number of the frame that leaves next
-        self._reader: FrameReader | None = None  # most lanes of a short life are never used
+        self._sealed, self._next = scenario.sealed, 0  # number of the next frame
+        self._reader: FrameReader | None = None  # made on first use: most lanes of a short life are never used
 
     def _make_reader(self) -> FrameReader:
         scenario = self._network.scenario
@@ -135,9 +132,7 @@ class SimulatedLane:
     def _put(self, frame: SimulatedFrame) -> None:
         waiting = bool(self._queue)
         self._queue.append(frame)
-        if self.damage is not None and damage_last(
-            self._queue, self.damage, sealed=self._sealed, latency=self._conditions.latency
-        ):
+        if self.damage is not None and damage_last(self._queue, self.damage, self._sealed, self._conditions.latency):
             self.damage = None
         if waiting or self._departing:
             return
@@ -152,7 +147,7 @@ class SimulatedLane:
             self._clock.call_later(self._network.delay(), self._depart)
 
     def _depart(self) -> None:
-        """The kernel takes what it has room for."""
+        """The kernel takes as much as it has room for."""
         if self._host.frozen:
             self._host.defer(self._depart)
             return
@@ -162,7 +157,7 @@ class SimulatedLane:
             return
         frame = self._queue[0]
         if not frame.started:
-            self._close_up(frame)
+            self._seal(frame)
         self._transmit(frame.take(min(room, self._piece_of(frame.left))))
         if not frame.left:
             self._queue.popleft()
@@ -174,8 +169,8 @@ class SimulatedLane:
         else:
             self._close_if_over()
 
-    def _close_up(self, frame: SimulatedFrame) -> None:
-        """As a real lane does, it seals a frame when it begins to leave: until then it may be forgotten."""
+    def _seal(self, frame: SimulatedFrame) -> None:
+        """Seal a frame when it begins to leave, as a real lane does: until then it may be withdrawn."""
         if self._sealed and len(frame.views) == 2:
             header, payload = frame.views
             frame.views = [seal(header, payload, self._next + frame.overtaken), payload]
@@ -192,11 +187,11 @@ class SimulatedLane:
         self._unread += len(data)
         self._sent += len(data)
         if self.damage is Damage.GARBLED:
-            self.damage, data = None, garbled(data, 1 - self._draw() ** 3)  # seldom in the header
+            self.damage, data = None, garbled(data, 1 - self._draw() ** 3)  # rarely in the header
         self._cross(partial(self.other._deliver, data))
 
     def _cross(self, event: Event) -> None:
-        """Let something happen at the other end, after all that was sent before."""
+        """Schedule an event at the other end, after all that was sent before."""
         if self._holes:
             self._held.append(event)
             return
@@ -204,7 +199,7 @@ class SimulatedLane:
         self._clock.call_at(self._last_arrival, event)
 
     def forget(self, collective: int) -> None:
-        """As a real lane does: what has not begun to leave is taken back, the rest is copied."""
+        """Withdraw frames of a collective that have not begun to leave, and copy the rest, as a real lane does."""
         if self._reader is not None:
             self._reader.divert(collective)
         if not self._queue:
@@ -219,7 +214,7 @@ class SimulatedLane:
         self._queue = kept
 
     def owes(self, collective: int) -> bool:
-        """Memory of this collective's caller is still to be read here."""
+        """Whether memory of this collective's caller is still to be sent."""
         queue = self._queue
         return bool(queue) and any(frame.owner is not None and frame.collective == collective for frame in queue)
 
@@ -259,7 +254,7 @@ class SimulatedLane:
                 del inbox[:count]
                 self._cross_back(count)
                 reader.received(count)
-        except RemoteProtocolError as error:  # a real lane makes a loss of any exception; here all others are findings
+        except RemoteProtocolError as error:  # a real lane treats any exception as a loss; here others are findings
             self._lose(error)
         if self._stream_ended:
             self._lose(self._end_of_file(reader))
@@ -271,7 +266,7 @@ class SimulatedLane:
         return EOFError("it closed the connection")
 
     def _cross_back(self, count: int) -> None:
-        """So much was read. Though it takes no time, it cannot cross a hole."""
+        """Acknowledge bytes that were read. This takes no time, but cannot cross a hole."""
         if self._holes:
             self._held.append(partial(self.other._was_read, count))
         else:
@@ -300,7 +295,7 @@ class SimulatedLane:
             return
         self._network.dispatchers[self.rank].arrived(self, header, payload)
 
-    # -- what may strike
+    # -- faults
 
     @property
     def used(self) -> bool:
@@ -318,16 +313,16 @@ class SimulatedLane:
 
     @property
     def is_open(self) -> bool:
-        """What is sent here arrives."""
+        """Whether what is sent here arrives."""
         return not self._holes and not self.closed
 
     def probe(self) -> None:
-        """Send something that says nothing: who does not know of a reset learns of it."""
+        """Send an empty probe, by which this end learns of a reset that only the other end knows of."""
         if self.other._gone and self.is_open:
             self._clock.call_later(self._network.delay(), self.break_off)
 
     def break_off(self) -> None:
-        """This end is told that the connection was reset. The other one finds out when it sends something."""
+        """Tell this end that the connection was reset. The other end finds out when it sends."""
         self._host.run(self._break_off)
 
     def _break_off(self) -> None:
@@ -340,7 +335,7 @@ class SimulatedLane:
     # -- the end
 
     def finish(self) -> None:
-        """Say END behind all that is queued. The lane closes when the peer has said it too."""
+        """Send END after all that is queued. The lane closes when the peer has sent it too."""
         if not self._finishing:
             self.send(_END_FRAME, b"", None, 0)
             self._finishing = True
@@ -369,7 +364,7 @@ class SimulatedLane:
         self.close(abrupt=True)
 
     def close(self, *, abrupt: bool = False) -> None:
-        """An abrupt end overtakes what is on its way; any other comes after it."""
+        """Close this end. An abrupt end overtakes what is under way; any other comes after it."""
         if self.closed:
             return
         self.closed = True
@@ -388,17 +383,17 @@ class SimulatedLane:
     def _tell_of_loss(self, reason: Exception) -> None:
         dispatcher = self._network.dispatchers[self.rank]
         if self.ended and isinstance(reason, EOFError | OSError):
-            return  # after END there is nothing to lose
+            return  # after END nothing can be lost
         if self.index == HEARTBEAT_LANE:
             dispatcher.peer_loss.heartbeat_lane_ended(self.peer, reason)
         else:
             dispatcher.lost(self, reason)
 
     def dissolve(self) -> None:
-        """This lane, its peer and its reader know each other."""
+        """Break the reference cycles between this lane, its peer and its reader."""
         del self.other
         self._reader = None
-        self.on_end = _nobody
+        self.on_end = _ignore
 
 
-def _nobody() -> None: ...
+def _ignore() -> None: ...

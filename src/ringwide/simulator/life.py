@@ -1,4 +1,4 @@
-"""One life of a ring: ranks that call, faults that inject, and what must be true of everything that they get."""
+"""Life of a simulated ring: ranks that call, faults that are injected, and the checks of everything they get."""
 
 import gc
 import logging
@@ -25,11 +25,11 @@ from ringwide.simulator.scenario import Fault, FaultKind, Scenario, scenario_of
 from ringwide.simulator.verdict import FeedbackLedger, explains, follows, is_deaf, must_fail, patience, woken_at
 
 _EXPRESS_SHARE = 0.5
-"""Of resets of a single lane: without the express lane it is hardest to hear of them."""
+"""Share of single-lane resets that hit the express lane, without which they are hardest to notice."""
 
 
 def inject(network: Network, fault: Fault) -> None:
-    """Let a fault of connections or of hosts happen now."""
+    """Inject a fault of connections or hosts now."""
     match fault.kind:
         case FaultKind.RESET:
             _reset(network, fault)
@@ -56,13 +56,13 @@ def _reset(network: Network, fault: Fault) -> None:
 
 
 def _open_holes(network: Network, fault: Fault) -> None:
-    for lane in _ways(network, fault):
+    for lane in _holed_lanes(network, fault):
         lane.open_hole()
         if fault.lasts < inf:
             network.clock.call_later(fault.lasts, lane.close_hole)
 
 
-def _ways(network: Network, fault: Fault) -> Iterator[SimulatedLane]:
+def _holed_lanes(network: Network, fault: Fault) -> Iterator[SimulatedLane]:
     peers = network.links[fault.rank] if fault.wide else [fault.peer]
     for peer in peers:
         for lane in network.links[fault.rank][peer].connections:
@@ -80,23 +80,23 @@ def _freeze(network: Network, fault: Fault) -> None:
 
 
 _HASTE = 0.1
-"""It does not take long to leave."""
+"""Factor for the delay of faults that hit a leaving rank: it does not take long to leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class LifeOutcome:
-    """What became of a seed."""
+    """Outcome of a seed."""
 
     seed: int
     scenario: Scenario
     problems: tuple[str, ...]
     events: int
-    digest: str  # of everything that happened on the network, and when
-    results: str  # of the numbers alone, which do not depend on time
-    codecs: frozenset[str]  # with which segments have travelled
-    interrupted: int  # jobs that were not done when their call failed
-    injected: int  # faults
-    errors: frozenset[str]  # with which calls have ended
+    digest: str  # of everything on the network, with its times
+    results: str  # digest of the numbers alone, which do not depend on time
+    codecs: frozenset[str]  # with which segments were sent
+    interrupted: int  # codec jobs that were not done when their call failed
+    injected: int  # number of faults
+    errors: frozenset[str]  # classes of the errors with which calls ended
 
     @property
     def story(self) -> str:
@@ -104,7 +104,7 @@ class LifeOutcome:
 
 
 def simulate(seed: int, *, timing: int = 0) -> LifeOutcome:
-    """Live one life. Another `timing` gives the same ring, calls and faults other delays."""
+    """Simulate one life. Another `timing` gives the same ring, calls and faults other delays."""
     life = Life(seed, timing)
     events = life.run()
     results = blake2b(repr(sorted(life.results.items())).encode(), digest_size=8)
@@ -125,7 +125,7 @@ def simulate(seed: int, *, timing: int = 0) -> LifeOutcome:
 
 
 class Life:
-    """All ranks, the network between them, and everything that was wrong."""
+    """One life: all ranks, the network between them, and the problems found."""
 
     def __init__(self, seed: int, timing: int) -> None:
         self.scenario = scenario_of(seed)
@@ -160,7 +160,7 @@ class Life:
             rank.call_later(0)
         try:
             events = self.network.clock.run()
-        except Exception as error:  # whatever a rank raises out of an event is a finding, not an accident
+        except Exception as error:  # whatever a rank raises out of an event is a finding
             self.report(f"{type(error).__name__}: {error}")
             return 0
         for rank in self.ranks:
@@ -170,12 +170,12 @@ class Life:
         return events
 
     def dissolve(self) -> None:
-        """End all circles of references: to find them, a garbage collector takes a quarter of the time of a life."""
+        """Break all reference cycles: finding them would take the garbage collector a quarter of the time of a life."""
         for rank in self.ranks:
             for lane in self.network.lanes_of(rank.rank):
                 lane.dissolve()
-        for thing in (*self._heartbeats, *self.network.dispatchers, *self.ranks, self.network):
-            vars(thing).clear()
+        for part in (*self._heartbeats, *self.network.dispatchers, *self.ranks, self.network):
+            vars(part).clear()
         self._heartbeats.clear()
 
     def call_numbers(self, index: int, call: SimulatedCall) -> CallNumbers:
@@ -197,10 +197,10 @@ class Life:
             for ledger in rank.dispatcher.ledgers.values():
                 yield from (codec.name for codec in map(decoder, ledger.received) if codec is not None)
 
-    # -- what may inject
+    # -- faults
 
     def submitted(self, rank: int, index: int) -> None:
-        """A rank has made a call: some time after that, faults inject."""
+        """A rank has made a call: some time after that, faults are injected."""
         first = self.scenario.fault
         if (rank, index) == (first.rank, first.call) and not self.scenario.kills_while_leaving:
             self._inject_soon()
@@ -231,7 +231,7 @@ class Life:
         else:
             inject(self.network, fault)
 
-    # -- what must be true
+    # -- checks
 
     def report(self, problem: str) -> None:
         self.problems.append(problem)
@@ -283,7 +283,7 @@ class Life:
         return any(explains(fault, rank.rank, index, error, second=fault is not faults[0]) for fault in faults)
 
     def _deadline(self, rank: Rank, index: int) -> float:
-        """When a call that fails must have failed: some time after all have made it and all has gone wrong."""
+        """Latest time at which a call may fail: some time after all ranks have made it and all faults have happened."""
         injected = max((time for time, _ in self.injected), default=0.0)
         called = max(other.called_at.get(index, 0.0) for other in self.ranks)
         left = max(other.left_at for other in self.ranks) if self.scenario.fault.kind is FaultKind.LEAVE else 0.0
@@ -312,13 +312,13 @@ def _planner(scenario: Scenario, rank: int) -> Planner:
     )
 
 
-# Many seeds, on several cores.
+# -- many seeds, on several cores
 
 _BATCH = 100
 
 
 class Trial(Protocol):
-    """What became of one seed."""
+    """Outcome of one seed, of a life or of a program."""
 
     @property
     def seed(self) -> int: ...
@@ -331,17 +331,17 @@ class Trial(Protocol):
 
     @property
     def story(self) -> str:
-        """What the seed means, for people."""
+        """Description of the seed for people."""
         ...
 
 
 Try = Callable[[int], Trial]
-"""try(seed): in any process, so it must be a function that a module has."""
+"""try(seed): runs in any process, so it must be a function at module level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of some seeds: how many there were, and all that is wrong."""
+    """Outcome of a batch of seeds: their number, and those that fail."""
 
     seeds: int
     events: int
@@ -359,18 +359,18 @@ def try_seeds(first: int, count: int, *, jobs: int, try_one: Try | None = None) 
     if jobs == 1 or len(batches) == 1:
         yield from map(try_batch, batches)
         return
-    # not forked: whoever calls may have threads
+    # not forked: the caller may have threads
     with multiprocessing.get_context("spawn").Pool(min(jobs, len(batches)), _prepare) as pool:
         yield from pool.imap_unordered(try_batch, batches)
 
 
 def _prepare() -> None:
     quiet()
-    gc.freeze()  # nothing that was imported is ever garbage
+    gc.freeze()  # imported modules are never garbage
 
 
 def quiet() -> None:
-    """Many a life gives reason for a warning."""
+    """Silence the log: many lives cause warnings."""
     logging.getLogger("ringwide").addHandler(logging.NullHandler())
     logging.getLogger("ringwide").propagate = False
 

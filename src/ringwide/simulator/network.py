@@ -1,4 +1,4 @@
-"""Everything between the ranks, and a log of what has happened there."""
+"""Network between the simulated ranks: links, lanes, hosts and clock, and a log of all that crosses it."""
 
 from collections.abc import Callable, Collection, Sequence
 from random import Random
@@ -62,13 +62,13 @@ class SimulatedLink(EndingLink):
 
 
 class Network:
-    """The links between all ranks, on one clock."""
+    """Links between all ranks, on one clock. `draw` gives random numbers from 0 to 1."""
 
     def __init__(
         self, scenario: Scenario, planners: Sequence[Planner], rng: Random, report: Callable[[str], None]
     ) -> None:
         self.scenario, self.draw, self.report = scenario, rng.random, report
-        self.over: set[tuple[int, int]] = set()  # (rank, collective): the memory is the caller's again
+        self.over: set[tuple[int, int]] = set()  # (rank, collective) whose memory belongs to the caller again
         self.clock = VirtualClock()
         self.hosts = [Host(self.clock, rng) for _ in planners]
         self.dispatchers: list[Dispatcher] = []
@@ -85,7 +85,7 @@ class Network:
         self._lanes = [[lane for link in links.values() for lane in link.connections] for links in self.links]
 
     def _link(self, rank: int, peer: int, planner: Planner) -> SimulatedLink:
-        """An express lane and a heartbeat lane to everybody, bulk lanes where they are needed: as in a real ring."""
+        """Link as in a real ring: an express and a heartbeat lane to every peer, bulk lanes where they are needed."""
         lanes = 1 + self.scenario.lanes if planner.exchanges_bulk(peer) else 1
         heartbeat = self._lane(rank, peer, HEARTBEAT_LANE)
 
@@ -101,7 +101,7 @@ class Network:
         return self._lanes[rank]
 
     def delay(self) -> float:
-        """Mostly short, now and then as long as it gets."""
+        """Random delay: mostly short, sometimes as long as the latency."""
         return self._latency * self.draw() ** 3
 
     def note(self, lane: SimulatedLane, count: int) -> None:

@@ -1,4 +1,4 @@
-"""One rank of a simulated ring and its caller."""
+"""Rank of a simulated ring: its caller, its dispatcher, its heartbeats and its codec pool."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +23,7 @@ OnSilent = Callable[[Sequence[int], float], None]
 
 
 class SimulatedHeartbeats:
-    """What one rank hears of the others while it waits: each at a time of its own, shortly before it is looked at."""
+    """Heartbeats that one rank gets from its peers while it waits, each at a random time shortly before it is read."""
 
     def __init__(
         self, rank: int, network: Network, all_heartbeats: "Sequence[SimulatedHeartbeats]", on_silent: OnSilent
@@ -59,7 +59,7 @@ class SimulatedHeartbeats:
 
     def _beat(self, number: int) -> None:
         if not self.watching or number != self._awaited_beats:
-            return  # one that was stopped meanwhile
+            return  # of an earlier watch
         now = self._host.time()
         if now - self._due > BEAT_SECONDS:
             self._silence.forgive(now, now - self._due)
@@ -80,7 +80,7 @@ class SimulatedHeartbeats:
             self._received[peer] = received
 
     def _answers(self, peer: int) -> bool:
-        """It hears our questions and we hear its answers, or it has questions of its own."""
+        """Whether the peer gets our heartbeats and we get its answers, or it sends heartbeats of its own."""
         ours = self._links[peer].heartbeat
         asked = ours.is_open or self._all[peer].watching
         return asked and ours.other.is_open and not self._network.hosts[peer].silent
@@ -96,7 +96,7 @@ _REPORTED_AT_ONCE = 0.5
 
 
 class SimulatedCodecPool:
-    """What one rank encodes and decodes. `longest` is the time of the longest wait, in seconds."""
+    """Codec pool of one rank. `longest` is the longest wait in seconds."""
 
     def __init__(self, clock: Clock, draw: Callable[[], float], longest: float) -> None:
         self._clock, self._draw, self._longest = clock, draw, longest
@@ -127,11 +127,11 @@ class SimulatedCodecPool:
 
 
 def _never_running() -> None:
-    """Jobs take no time: what takes time is to wait for them."""
+    """Jobs take no time, only the wait for them does, so none is ever running."""
 
 
 class RankLife(Protocol):
-    """What a rank needs of the life around it."""
+    """Life as a rank sees it."""
 
     scenario: Scenario
     network: Network
@@ -152,12 +152,12 @@ class RankLife(Protocol):
 
 
 class Rank:
-    """Makes one call after the other, and may leave when all have ended."""
+    """Rank that makes one call after the other, and may leave when all have ended."""
 
     def __init__(self, life: RankLife, rank: int) -> None:
         scenario = life.scenario
         self.rank, self.left, self.left_at = rank, False, 0.0
-        self.hung_up = False  # it has left, and all have read what it sent
+        self.hung_up = False  # it has left, and all peers have read what it sent
         self.endings: dict[int, RingwideError | None] = {}
         self.called_at: dict[int, float] = {}
         self.ended_at: dict[int, float] = {}
@@ -228,10 +228,10 @@ class Rank:
         lost = any(isinstance(error, PeerLost) for error in self.endings.values())
         return self._scenario.leaves(self.rank) or (self._scenario.leave_after_loss and lost)
 
-    # -- what may strike
+    # -- faults
 
     def give_up(self, index: int | None = None) -> None:
-        """The caller is cancelled in this call, or in the last one that it has made."""
+        """Cancel the caller in this call, or in the last one it has made."""
         index = max(self._open, default=-1) if index is None else index
         if index in self._open:
             collective, memory = self._open[index]

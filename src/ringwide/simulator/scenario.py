@@ -1,4 +1,4 @@
-"""What a seed means: how large the ring is, who calls what, what the network is like and what goes wrong."""
+"""Scenario of a seed: the size of the ring, its calls, its network conditions and its faults."""
 
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -9,37 +9,37 @@ from ringwide.simulator.calls import LARGE, CodecSettings, SimulatedCall, draw_c
 from ringwide.simulator.host import Conditions, draw_conditions
 
 SUSPECT_SECONDS = 1.0
-"""Of a rank that is waited for, silence that is longer means that it is lost."""
+"""A rank that is waited for and silent for longer is lost."""
 TIMEOUT_SECONDS = 4.0
-"""Far longer than any simulated way or wait: a collective that times out has stalled."""
+"""Far longer than any simulated delay: a collective that times out has stalled."""
 
 _SOON, _SUSPECTED, _LATE, _NEVER = 0.4, 2.0, 7.0, inf
-"""When a hole or a freeze ends: before anybody minds, when others have given up, when they are gone, or not at all."""
+"""End of a hole or a freeze: before anyone notices, when others have given up, when they are gone, or never."""
 _SECOND_SHARE = 0.4
 
 
 class FaultKind(Enum):
-    """What goes wrong."""
+    """Kind of a fault."""
 
     NONE = "none"
-    MISMATCH = "mismatch"  # some ranks call something else
+    MISMATCH = "mismatch"  # some ranks call another collective
     ABORT = "abort"  # a rank gives up on a collective
     KILL = "kill"  # all connections of a rank end
-    LEAVE = "leave"  # a rank says goodbye while the others go on
+    LEAVE = "leave"  # a rank says goodbye while the others continue
     RESET = "reset"  # connections of two ranks break, and one end learns of it, or both
-    HOLE = "hole"  # what is sent does not arrive, one way or both, on one link or on all of a rank
+    HOLE = "hole"  # bytes do not arrive, one way or both, on one link or on all of a rank
     FREEZE = "freeze"  # a rank does nothing, while its connections stay open
-    COMPUTE = "compute"  # a rank reads nothing for a while, and answers questions whether it lives
+    COMPUTE = "compute"  # a rank reads nothing for a while, but answers heartbeats
     LATE = "late"  # a rank makes a call late, or not at all
     DAMAGE = "damage"  # a frame is repeated, overtaken, of an old epoch, or has a flipped bit
 
 
 class Damage(Enum):
-    """What becomes of a frame."""
+    """Kind of damage to a frame."""
 
     REPEATED = "repeated"
     SWAPPED = "swapped"
-    STALE = "stale"  # one of an old epoch comes before it
+    STALE = "stale"  # a frame of an old epoch comes before it
     GARBLED = "garbled"
 
 
@@ -62,32 +62,32 @@ _CUTTING = (FaultKind.KILL, FaultKind.RESET, FaultKind.HOLE, FaultKind.FREEZE)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: it strikes `rank`, `delay` after its call number `call`; a second one, `delay` after the first."""
+    """Fault of `rank`, injected `delay` after its call number `call`; a second fault, `delay` after the first."""
 
     kind: FaultKind
     rank: int
-    peer: int  # at the other end of what fails
+    peer: int  # at the other end of the connection
     call: int
     delay: float
-    abrupt: bool  # a kill in which even what has left is lost, or giving up before having begun
+    abrupt: bool  # a kill that loses even bytes under way, or an abort before the start
     wide: bool  # a reset of all lanes of the link, a hole around the rank
-    outward: bool  # the peer does not hear the rank, or learns of the reset
-    inward: bool  # the rank does not hear the peer, or learns of the reset
+    outward: bool  # from rank to peer: hole, or the peer learns of the reset
+    inward: bool  # from peer to rank: hole, or the rank learns of the reset
     lasts: float
     damage: Damage
-    odd: frozenset[int]  # the ranks that call `other`
+    odd: frozenset[int]  # ranks that call `other`
     other: SimulatedCall
 
     def skips(self, rank: int, call: int) -> bool:
         return self.kind is FaultKind.ABORT and self.abrupt and (self.rank, self.call) == (rank, call)
 
     def lateness(self, rank: int, call: int) -> float:
-        """How much later than usual a rank makes a call."""
+        """Extra delay before a rank makes a call."""
         return self.lasts if self.kind is FaultKind.LATE and (self.rank, self.call) == (rank, call) else 0.0
 
     @property
     def garbles(self) -> bool:
-        """Only a checksum tells that a number was changed on its way."""
+        """Whether it flips a bit, which only a checksum notices."""
         return self.kind is FaultKind.DAMAGE and self.damage is Damage.GARBLED
 
     @property
@@ -96,7 +96,7 @@ class Fault:
 
     @property
     def cuts(self) -> bool:
-        """Ranks are lost to each other."""
+        """Whether ranks lose each other."""
         return self.kind in _CUTTING
 
 
@@ -116,9 +116,9 @@ def _first(
     call = rng.randrange(len(calls))
     delay = rng.random() ** 2 * (
         2 * size * (conditions.latency + conditions.codec_delay) + conditions.pause
-    )  # mostly in time
+    )  # mostly before the call ends
     if kind is FaultKind.DAMAGE:
-        delay *= 0.2  # there must be frames to come
+        delay *= 0.2  # earlier, so that frames are left to damage
     other = calls[call]
     while kind is FaultKind.MISMATCH and other.request == calls[call].request:
         other = draw_call(rng, size, codec_settings)
@@ -126,7 +126,7 @@ def _first(
 
 
 def _second(rng: Random, size: int, conditions: Conditions, first: Fault) -> Fault:
-    """While the first one is being told, or while others are waiting to be sure of it."""
+    """Second fault: while news of the first spreads, or while ranks wait to be sure of it."""
     longest = rng.choice((8 * conditions.latency, SUSPECT_SECONDS if first.cuts else TIMEOUT_SECONDS / 2))
     kind = rng.choice(_SECONDS)
     return replace(_fault(rng, size, kind, first.call, rng.random() * longest, first.other), odd=frozenset())
@@ -166,14 +166,14 @@ def _odd(rng: Random, size: int) -> frozenset[int]:
 _CAN_ENCODE = ("auto", "ring")
 _ALGORITHMS = (*_CAN_ENCODE, "tree", "tree")
 _ODDS_OF_SIZES: tuple[int, ...] = (*[2] * 210, *[3] * 120, *[4] * 24, *[5, 6, 7, 8] * 4, *range(9, 17))
-"""Small rings are the fastest to try; three ranks are the fewest of which one may hear of a loss from another."""
-_MOST_THAT_ENCODE, _MOST_THAT_TRY = 8, 4
-"""Their jobs take time, and with `auto` they make many calls."""
+"""Small rings are the fastest to simulate; with three ranks one can learn of a loss from another."""
+_MOST_THAT_ENCODE, _MOST_WITH_AUTO = 8, 4
+"""Largest rings with codecs, whose jobs take time, and with `auto`, which makes many calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One life of a ring."""
+    """Everything that a seed determines about one life of a ring."""
 
     size: int
     algorithm: str
@@ -190,31 +190,31 @@ class Scenario:
     faults: tuple[Fault, ...]
     conditions: Conditions
     leave_when_done: bool  # ranks leave when their calls have ended
-    leave_after_loss: bool  # ranks leave when they have lost another
-    copies_sends: bool  # connections copy what is sent before it leaves, as those that encrypt or share memory
+    leave_after_loss: bool  # ranks leave when they have lost a peer
+    copies_sends: bool  # lanes copy payloads at once, as those that encrypt or share memory do
 
     @property
     def fault(self) -> Fault:
-        """The first one, which may be none."""
+        """First fault, whose kind may be NONE."""
         return self.faults[0]
 
     @property
     def checks_feedback(self) -> bool:
-        """Every call of a bucket has error feedback, as no other one is under way; and all ranks succeed, or none."""
+        """Whether error feedback can be checked: no two calls of a bucket overlap, and all ranks succeed or none."""
         requests = {call.request for call in self.calls}
-        apart = len(requests) == len(self.calls) or all(call.awaited for call in self.calls)
+        separate = len(requests) == len(self.calls) or all(call.awaited for call in self.calls)
         harmless = len(self.faults) == 1 and self.fault.kind in (FaultKind.NONE, FaultKind.MISMATCH)
-        return self.codec_settings.feedback and apart and harmless
+        return self.codec_settings.feedback and separate and harmless
 
     @property
     def depends_on_time(self) -> bool:
-        """A lossy codec or its feedback is used in some calls, but which ones is a matter of time."""
+        """Whether timing decides which calls use a lossy codec or its feedback."""
         return self.codec_settings.lossy and (
             self.codec_settings.codec == "auto" or (self.codec_settings.feedback and not self.checks_feedback)
         )
 
     def leaves(self, rank: int) -> bool:
-        """Does this rank say goodbye when its calls have ended?"""
+        """Whether this rank says goodbye when its calls have ended."""
         fault = self.fault
         if fault.kind in (FaultKind.LEAVE, FaultKind.LATE) and fault.rank == rank:
             return fault.kind is FaultKind.LEAVE or (self.leave_when_done and fault.lasts < inf)
@@ -222,11 +222,11 @@ class Scenario:
 
     @property
     def kills_while_leaving(self) -> bool:
-        """A kill of one that has said goodbye, and has perhaps not got rid of everything."""
+        """Whether the fault kills a rank that has said goodbye and may not have sent everything."""
         return self.fault.kind is FaultKind.KILL and self.leave_when_done
 
     def calls_of(self, rank: int) -> list[SimulatedCall]:
-        """What one rank calls."""
+        """Calls of one rank."""
         calls, fault = list(self.calls), self.fault
         if fault.kind is FaultKind.MISMATCH and rank in fault.odd:
             calls[fault.call] = fault.other
@@ -238,7 +238,7 @@ class Scenario:
 
 
 def scenario_of(seed: int) -> Scenario:
-    """Draw everything from the seed."""
+    """Scenario drawn from a seed."""
     rng = Random(seed)
     codec_settings = draw_codec_settings(rng)
     size = _size(rng, codec_settings)
@@ -267,7 +267,9 @@ def scenario_of(seed: int) -> Scenario:
 
 
 def _size(rng: Random, codec_settings: CodecSettings) -> int:
-    most = 16 if not codec_settings.encodes else _MOST_THAT_TRY if codec_settings.codec == "auto" else _MOST_THAT_ENCODE
+    most = (
+        16 if not codec_settings.encodes else _MOST_WITH_AUTO if codec_settings.codec == "auto" else _MOST_THAT_ENCODE
+    )
     size: int = rng.choice(_ODDS_OF_SIZES)
     return size if size <= most else 2 + size % 3
 

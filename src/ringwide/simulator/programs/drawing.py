@@ -1,4 +1,4 @@
-"""Programs drawn by rng: one seed is one program."""
+"""Drawing of random programs: one seed is one program."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ _KINDS = (
 )
 _KINDS += (CollectiveKind.REDUCE_SCATTER, CollectiveKind.BARRIER)
 _COUNTS = (1, 1, 3, 3, 3, 8, 20)
-"""Few, so that the same shapes come again; the last one is bulk."""
+"""Few different counts, so that shapes repeat; the last one is sent as bulk."""
 _OPS = ("sum", "sum", "mean", "min", "max")
 _FORMS = (Form.ONE, Form.ONE, Form.ONE, Form.LIST, Form.MAPPING)
 _FLOATS = ("float64", "float32")
@@ -52,6 +52,7 @@ _DEEPEST = 2
 
 
 def program_of(seed: int) -> Program:
+    """Program drawn from a seed."""
     rng = Random(seed)
     size = rng.choice(_SIZES)
     steps = _Drawing(rng, size, f"{seed}.").steps()
@@ -60,11 +61,11 @@ def program_of(seed: int) -> Program:
 
 
 class _Drawing:
-    """Draws steps. A calm program has nothing that could keep a call from succeeding, but many ways to be late."""
+    """Draws steps. In a calm program nothing keeps a call from succeeding, but ranks are often late."""
 
     def __init__(self, rng: Random, size: int, prefix: str) -> None:
         self._rng, self._size = rng, size
-        self._prefix = prefix  # of channels: one ring may carry out many programs
+        self._prefix = prefix  # of channel names: one ring may run many programs
         self._calm = rng.random() < _CALM
         self._calls = self._tasks = 0
 
@@ -76,7 +77,7 @@ class _Drawing:
         return tuple(steps)
 
     def _strand(self, channel: str, depth: int) -> list[Step]:
-        """What one task does: it finishes what it has started."""
+        """Steps of one task, which awaits all tasks that it starts."""
         steps: list[Step] = []
         open_: list[StartTask | Branch] = []
         for _ in range(self._rng.randint(1, 3 if depth else 4)):
@@ -144,11 +145,11 @@ class _Drawing:
 
     def _branch(self, channel: str, depth: int) -> Branch:
         task = self._task()
-        own = f"{self._prefix}{task}" if self._rng.random() < _OWN_CHANNEL else channel
-        return Branch(task, tuple(self._strand(own, depth + 1)), own)
+        name = f"{self._prefix}{task}" if self._rng.random() < _OWN_CHANNEL else channel
+        return Branch(task, tuple(self._strand(name, depth + 1)), name)
 
     def _cancel(self, target: StartTask | Branch) -> Cancel:
-        """A branch is cancelled by all ranks: who goes on would wait for the calls of those who don't."""
+        """Cancel a task. All ranks cancel a branch: one that went on would wait for the calls of the others."""
         ranks = range(self._size) if isinstance(target, Branch) else self._few()
         return Cancel(target.task, {rank: self._turns() for rank in ranks})
 
@@ -186,14 +187,14 @@ class _Drawing:
 
     def _overlap(self, op: str) -> Overlap:
         overlaps = [Overlap.TWICE, Overlap.SHIFTED]
-        if op != "mean":  # of integers there is none
+        if op != "mean":  # not defined for integers
             overlaps.append(Overlap.RETYPED)
         return self._rng.choice(overlaps)
 
     def _tensor(self, op: str) -> tuple[str, int]:
         return self._rng.choice(_FLOATS if op == "mean" else _FLOATS + _INTEGERS), self._rng.choice(_COUNTS)
 
-    # -- small things
+    # -- numbers, ranks and turns
 
     def _number(self) -> int:
         self._calls += 1
@@ -207,7 +208,7 @@ class _Drawing:
         return self._rng.randrange(self._size)
 
     def _few(self) -> list[int]:
-        """Mostly one rank, at times several or all."""
+        """Ranks: mostly one, sometimes several or all."""
         count = self._rng.choice((1, 1, 1, self._size, self._rng.randint(1, self._size)))
         return sorted(self._rng.sample(range(self._size), count))
 

@@ -1,4 +1,4 @@
-"""The engine of a simulated rank: the real one, but for its connections, its signs of life and its time."""
+"""Engine of a simulated rank: the real one, but for its connections, its heartbeats and its time."""
 
 import asyncio
 from collections import deque
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class NumberedTask(asyncio.Task[Any]):
-    """A task group keeps its tasks in a set: without an order of its own, a replay would not be exact."""
+    """Task with a fixed hash: a task group keeps its tasks in a set, whose order must be the same in a replay."""
 
     number = 0
 
@@ -32,20 +32,20 @@ class NumberedTask(asyncio.Task[Any]):
 
 
 class RankLoop(asyncio.AbstractEventLoop):
-    """Runs what is ready in turns, in asyncio's order. When the next turn comes is a matter of rng, rank by rank.
+    """Event loop of one rank on the virtual clock. It runs ready handles in asyncio's order, in turns at random times.
 
-    A host that is frozen is a process that computes: its loop stands still, and goes on where it was.
+    A frozen host is a process that computes: its loop is blocked, and continues where it was.
     """
 
     def __init__(self, clock: VirtualClock, host: Host, draw: Callable[[], float], turn_seconds: float) -> None:
         self._clock, self._host, self._draw, self._turn_seconds = clock, host, draw, turn_seconds
         self._ready: deque[asyncio.Handle] = deque()
         self._factory: Callable[..., Any] | None = self._numbered
-        self._arranged = False  # a turn will come, or this is one
+        self._arranged = False  # a turn is scheduled, or this is one
         self.tasks: list[asyncio.Task[Any]] = []
         self.complaints: list[str] = []  # what asyncio would have logged
 
-    # -- what asyncio asks of a loop
+    # -- interface of asyncio
 
     def time(self) -> float:
         return self._clock.now
@@ -74,7 +74,7 @@ class RankLoop(asyncio.AbstractEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It stays where it is, and is passed over when its time comes."""
+        """A cancelled timer stays in the clock and is skipped when its time comes."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -111,7 +111,7 @@ class RankLoop(asyncio.AbstractEventLoop):
         self.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def close(self) -> None:
-        """Tasks that still wait will never go on."""
+        """Close the coroutines of tasks that still wait."""
         for task in self.tasks:
             if not task.done():
                 with suppress(Exception):
@@ -130,7 +130,7 @@ class RankLoop(asyncio.AbstractEventLoop):
         self._clock.call_later(self._turn_seconds * self._draw(), self._turn)
 
     def _turn(self) -> None:
-        """What is ready now; what becomes ready by that has the next turn."""
+        """Run what is ready now. What becomes ready by that has the next turn."""
         if self._host.frozen:
             self._host.defer(self._turn)
             return
@@ -147,7 +147,7 @@ class RankLoop(asyncio.AbstractEventLoop):
 
 
 class PollingLane(SimulatedLane):
-    """A lane on which a caller that lingers may find what is on its way to it, before its loop has a turn."""
+    """Lane on which a lingering caller may find bytes that are under way, before its loop has a turn."""
 
     __slots__ = ("_coming", "_loop", "_poll_success")
 
@@ -156,7 +156,7 @@ class PollingLane(SimulatedLane):
         self._loop, self._poll_success = network.loop_of(rank), network.poll_success
         self._coming: deque[bytes] = deque()
 
-    # -- as a loop finds out: what may be written or read is an event of its own
+    # -- through the loop: each write and read is an event of its own
 
     def _depart_later(self) -> None:
         if not self._departing:
@@ -166,7 +166,7 @@ class PollingLane(SimulatedLane):
     def _read(self) -> None:
         self._loop.call_soon(super()._read)
 
-    # -- as one finds out who looks
+    # -- by polling
 
     def _transmit(self, data: bytes) -> None:
         other = self.other
@@ -177,11 +177,11 @@ class PollingLane(SimulatedLane):
         self._cross(other._arrive)
 
     def _arrive(self) -> None:
-        if self._coming:  # else it has been looked at already
+        if self._coming:  # otherwise a poll has taken it already
             self._deliver(self._coming.popleft())
 
     def poll(self) -> bool:
-        """Whether the answer is there at once differs by rank and by seed."""
+        """Take what has come so far. Whether a poll finds it is random."""
         if self.closed or not (self._coming or self._inbox) or self._draw() > self._poll_success:
             return False
         while self._coming:
@@ -194,7 +194,7 @@ class PollingLane(SimulatedLane):
 
 
 class Wires(Network):
-    """Everything between the ranks of a program. `poll_success` is the chance that a look finds what is on its way."""
+    """Network of a program. `poll_success` is the probability that a poll finds bytes that are under way."""
 
     def __init__(
         self,
@@ -222,14 +222,14 @@ class Wires(Network):
 
 
 COLLECTIVE_SECONDS = 30.0
-"""Far longer than anything that a program waits for: a call that times out has stalled."""
+"""Far longer than any wait of a program: a call that times out has stalled."""
 LOOK_SECONDS, LINGER_SECONDS = 1e-5, 3e-5
 
 CONFIG = RingConfig(linger_seconds=LINGER_SECONDS)
 
 
 class SimulatedCore(RingCore):
-    """All that an engine needs of a core, without connections of its own. The ranks of a program need not meet."""
+    """Core of a ring on simulated connections. The ring is formed already."""
 
     def __init__(self, rank: int, wires: Wires, planner: Planner) -> None:
         self.rank, self.size, self.config = rank, wires.scenario.size, CONFIG
@@ -250,7 +250,7 @@ class SimulatedCore(RingCore):
         self.dispatcher.deadlines.start(self.heartbeats)
 
     def planner(self, *, tree_bytes: int, express_bytes: int = 0) -> Planner:
-        """The one that was drawn for this rank."""
+        """Planner drawn for this rank."""
         return self._planner
 
     @property
@@ -260,7 +260,7 @@ class SimulatedCore(RingCore):
 
 
 class NoListeners:
-    """Nobody knocks at a simulated door."""
+    """Connections without a listener."""
 
     async def stop_listening(self) -> None: ...
 
@@ -269,7 +269,7 @@ ALL_OF_THEM = 2**63
 
 
 class AlwaysAlive:
-    """Programs block their loops, but no rank is ever frozen: all give signs of life."""
+    """Heartbeats of ranks that are never silent: programs block their loops, but no rank is lost."""
 
     def watch(self, collective: int, /) -> None: ...
 
@@ -282,12 +282,12 @@ class AlwaysAlive:
 
 
 def counter() -> Callable[[], float]:
-    """Time for those who only compare two moments: it passes by being looked at, so a replay is exact."""
+    """Clock for measuring intervals: it advances with every reading, so that a replay is exact."""
     now = 0.0
 
-    def look() -> float:
+    def read() -> float:
         nonlocal now
         now += LOOK_SECONDS
         return now
 
-    return look
+    return read

@@ -1,6 +1,6 @@
-"""The same programs on real processes: they form rings over every transport, and their journals are judged alike.
+"""Programs on real processes, which form rings over every transport. The verdict on their journals is the same.
 
-One ring carries many programs, one after the other, as long as none of them ends it.
+One ring runs many programs, one after the other, as long as none of them ends it.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _TRANSPORTS: tuple[Mapping[str, Any], ...] = (
     {"same_host": "auto"},
     {"same_host": "unix"},
     {"same_host": "tcp"},
-    {"same_host": "auto", "algorithm": "ring"},  # by which even what is small is bulk
+    {"same_host": "auto", "algorithm": "ring"},  # sends even small tensors as bulk
     {"same_host": "tcp", "algorithm": "ring"},
 )
 _MOST_ON_ONE_RING = 12
@@ -39,7 +39,7 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RingSession:
-    """What one ring carries out."""
+    """Programs that one ring runs, and its settings."""
 
     size: int
     settings: Mapping[str, Any]
@@ -48,7 +48,7 @@ class RingSession:
 
 @dataclass(frozen=True, slots=True)
 class ProcessProgram:
-    """What became of a program on real processes."""
+    """Outcome of a program on real processes."""
 
     program: Program
     problems: tuple[str, ...]
@@ -65,7 +65,7 @@ class ProcessProgram:
 
 
 def try_programs(first: int, count: int) -> Iterator[Tried]:
-    """Carry out so many programs, ring by ring."""
+    """Run `count` programs, ring by ring."""
     programs = [program_of(seed) for seed in range(first, first + count)]
     with ProgramProcesses(max(program.size for program in programs)) as processes:
         for session in ring_sessions(programs):
@@ -75,7 +75,7 @@ def try_programs(first: int, count: int) -> Iterator[Tried]:
 
 
 def ring_sessions(programs: Sequence[Program]) -> Iterator[RingSession]:
-    """Programs that end a ring, or leave it in disorder, have one of their own."""
+    """Programs grouped by ring. Those that end a ring or leave it out of step get one of their own."""
     rng = Random(programs[0].seed)
     lasting: dict[int, list[Program]] = {}
     for program in programs:
@@ -93,7 +93,7 @@ class ProgramProcesses:
     """Processes that form one ring after the other."""
 
     def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")  # not forked: whoever calls may have threads
+        context = multiprocessing.get_context("spawn")  # not forked: the caller may have threads
         self._members: list[tuple[BaseProcess, Connection]] = []
         for rank in range(size):
             ours, theirs = context.Pipe()
@@ -117,20 +117,20 @@ class ProgramProcesses:
         peers = [f"127.0.0.1:{_answer(member)}" for member in members]
         for member in members:
             member.send(peers)
-        parts = [_answer(member) for member in members]  # by rank, and then by program
+        by_rank = [_answer(member) for member in members]  # and then by program
         return [
             ProcessProgram(program, tuple(verdict(program, journals)), session.settings, events=len(journals))
-            for program, *journals in zip(session.programs, *parts, strict=True)
+            for program, *journals in zip(session.programs, *by_rank, strict=True)
         ]
 
 
 def _answer(member: Connection) -> Any:
     if not member.poll(_PATIENCE_SECONDS):
-        raise TimeoutError(f"a process has said nothing for {_PATIENCE_SECONDS:g} s")
+        raise TimeoutError(f"a process has not answered for {_PATIENCE_SECONDS:g} s")
     return member.recv()
 
 
-# In each process
+# -- in each process
 
 
 def _serve(rank: int, parent: Connection) -> None:
@@ -139,10 +139,10 @@ def _serve(rank: int, parent: Connection) -> None:
         session: RingSession = parent.recv()
         listener = socket.create_server(("127.0.0.1", 0))
         parent.send(listener.getsockname()[1])
-        parent.send(asyncio.run(_carried_out(session, rank, parent.recv(), listener)))
+        parent.send(asyncio.run(_run_session(session, rank, parent.recv(), listener)))
 
 
-async def _carried_out(
+async def _run_session(
     session: RingSession, rank: int, peers: Sequence[str], listener: socket.socket
 ) -> list[RankJournal]:
     journals = [RankJournal() for _ in session.programs]

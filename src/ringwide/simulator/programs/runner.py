@@ -1,4 +1,4 @@
-"""One rank carries out a program, on any event loop, and writes down what becomes of every call."""
+"""Runner of a program: one rank carries it out, on any event loop, and records how every call ends."""
 
 import asyncio
 import warnings
@@ -30,20 +30,20 @@ from ringwide.simulator.programs.program import (
 )
 
 Compute = Callable[[float], Awaitable[None]]
-"""compute(seconds): the loop stands still for so long."""
+"""compute(seconds): blocks the loop for this long."""
 Tasks = dict[int, tuple[asyncio.Task[Any], ProgramCall | None]]
 
 
 class _Sibling(Exception):
-    """That of a call in a task group: it fails."""
+    """Failure of a sibling in a task group."""
 
 
 class _Left(Exception):
-    """This rank's part is over."""
+    """This rank leaves the ring."""
 
 
 class ProgramRunner:
-    """Does what users of a ring do, except that here nothing that fails is the end of it."""
+    """Runs the steps of a program as a user of a ring would, but goes on after every failure."""
 
     def __init__(
         self, ring: Ring, program: Program, compute: Compute, journal: RankJournal, *, longest_seconds: float = inf
@@ -61,7 +61,7 @@ class ProgramRunner:
         try:
             for step in steps:
                 await self._step(step, tasks)
-        finally:  # of a branch that is cancelled, its own tasks are cancelled too
+        finally:  # a cancelled branch cancels its own tasks too
             for number in [*tasks]:
                 tasks[number][0].cancel()
                 await self._finish(number, tasks)
@@ -100,20 +100,20 @@ class ProgramRunner:
     # -- calls
 
     def _made(self, call: ProgramCall, memory: Sequence[Any] | None = None) -> Any:
-        call_numbers = ProgramNumbers(call, self._ring.rank, self._ring.size, memory)
-        self.journal.open(call.index, call_numbers.memory)
-        given = call_numbers.arguments()
+        numbers = ProgramNumbers(call, self._ring.rank, self._ring.size, memory)
+        self.journal.open(call.index, numbers.memory)
+        given = numbers.arguments()
         if call.channel:
             given["channel"] = call.channel
         made = getattr(self._ring, call.kind.value)(**given)
         if call.mistakes.get(self._ring.rank) is Mistake.FROZEN:
-            call_numbers.freeze()
+            numbers.freeze()
         return made
 
     async def _ended(self, call: ProgramCall, awaitable: Awaitable[Any]) -> None:
         try:
             outcome = await awaitable
-        except asyncio.CancelledError as error:  # that of the task around it: nothing else cancels what is awaited here
+        except asyncio.CancelledError as error:  # of the task around it: nothing else cancels here
             self.journal.close(call.index, error)
             raise
         except Exception as error:
@@ -123,7 +123,7 @@ class ProgramRunner:
     async def _wait_for(self, call: ProgramCall, seconds: float | None) -> None:
         before = _cancellations()
         await self._ended(call, asyncio.wait_for(self._made(call), seconds))
-        if _cancellations() > before:  # Python 3.11 swallows it if what is waited for is done at that moment
+        if _cancellations() > before:  # Python 3.11 swallows it if the call is done at that moment
             raise asyncio.CancelledError
 
     async def _gather(self, calls: Sequence[ProgramCall], awaitables: Sequence[Awaitable[Any]]) -> None:
@@ -139,7 +139,7 @@ class ProgramRunner:
             async with asyncio.TaskGroup() as group:
                 tasks += [group.create_task(self._made(call)) for call in calls]
                 if fails_after == 0:
-                    raise _Sibling  # before any of them has had its first turn
+                    raise _Sibling  # before the first turn of any of them
                 if fails_after is not None:
                     group.create_task(_failing(fails_after))
         except* Exception:
@@ -166,7 +166,7 @@ class ProgramRunner:
                 self._begin_and_close(call, made)
 
     def _begin_and_close(self, call: ProgramCall, made: Any) -> None:
-        """As a generator is closed in which somebody awaits."""
+        """Await for a moment and close, as when a generator that awaits is closed."""
         try:
             made.send(None)
         except StopIteration as stop:

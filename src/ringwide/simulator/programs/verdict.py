@@ -1,10 +1,10 @@
-"""What must be true of a program, whatever its ranks do: compares their journals with its expectations.
+"""Verdict on a program: compares the journals of its ranks with what must be true, whatever the ranks do.
 
-- A result is exact, and only there if all ranks took part. (Nobody returns a wrong number.)
-- A call that nothing keeps from succeeding succeeds, on all ranks: also behind one that failed, beside others that
-  fail, and if a rank leaves as soon as it is through. (Identity at the call; done means delivered.)
-- An error is the caller's own mistake or cancellation, or one of ours that names who caused it.
-- After an error memory holds what it held before, and it keeps that.
+- A result is exact, and exists only if all ranks took part. (No rank returns a wrong number.)
+- A call that nothing keeps from succeeding succeeds on all ranks: also after one that failed, next to others that fail,
+  and if a rank leaves as soon as it is done. (Identity at the call; done means delivered.)
+- An error is the caller's own mistake or cancellation, or one of ours that names the rank that caused it.
+- After an error memory holds what it held before, and keeps it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,26 +43,26 @@ from ringwide.simulator.programs.program import (
 
 @dataclass(slots=True)
 class Expectation:
-    """Of one call. One of which nothing is said here must succeed on every rank."""
+    """What may keep one call from succeeding. With all defaults it must succeed on every rank."""
 
-    mistaken: frozenset[int] = frozenset()  # ranks that call it with something impossible
-    freezing: frozenset[int] = frozenset()  # ranks that cannot take its result
-    cancelling: set[int] = field(default_factory=set)  # ranks on which it may be cancelled, time out or be let go
-    departed: frozenset[int] = frozenset()  # ranks that have left before
-    unordered: bool = False  # another task makes calls at the same time, and nobody knows which comes first
-    uncounted: bool = False  # whether a rank makes it at all is a matter of time
-    shares: bool = False  # its tensor is that of another call, which may still be under way
-    cut: frozenset[int] = frozenset()  # ranks that were cut short in leaving, and may have taken something along
-    misconfigured: bool = False  # not all ranks plan it alike
+    mistaken: frozenset[int] = frozenset()  # ranks that pass invalid arguments
+    freezing: frozenset[int] = frozenset()  # ranks that cannot store its result
+    cancelling: set[int] = field(default_factory=set)  # ranks on which it may be cancelled, time out or be abandoned
+    departed: frozenset[int] = frozenset()  # ranks that left before it
+    unordered: bool = False  # another task makes calls at the same time, in unknown order
+    uncounted: bool = False  # timing decides whether a rank makes it at all
+    shares: bool = False  # it shares its tensor with another call that may be under way
+    cut: frozenset[int] = frozenset()  # ranks cut short while leaving, which may have lost something unsent
+    misconfigured: bool = False  # not all ranks plan it the same way
 
     @property
     def spoilers(self) -> frozenset[int]:
-        """Ranks that may end it for all."""
+        """Ranks that may make it fail for all."""
         return self.mistaken | self.cancelling
 
     @property
     def is_certain(self) -> bool:
-        """It must succeed on every rank."""
+        """Whether it must succeed on every rank."""
         doubts = (
             self.freezing,
             self.departed,
@@ -76,7 +76,7 @@ class Expectation:
 
 
 def goes_astray(program: Program) -> bool:
-    """May ranks make different numbers of calls on a channel that they go on using?"""
+    """Whether ranks may make different numbers of calls on a channel that they go on using."""
     return _walked(program).astray
 
 
@@ -96,18 +96,18 @@ def _walked(program: Program) -> "_Expectations":
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What is true of all calls of a task."""
+    """Conditions of all calls of a task."""
 
     unordered: bool = False
     cancelled: bool = False
 
 
 class _Expectations:
-    """Of all calls, as the steps are gone through."""
+    """Expectations of all calls, collected while walking through the steps."""
 
     def __init__(self, program: Program) -> None:
         self.of: dict[int, Expectation] = {}
-        self.astray = False  # ranks may make different numbers of calls on one channel, and so wait for each other
+        self.astray = False  # see `goes_astray`
         self._all = frozenset(range(program.size))
         self._departed: frozenset[int] = frozenset()
         self._cut = frozenset(step.rank for step in program.steps if isinstance(step, Leave) and step.cut is not None)
@@ -115,7 +115,7 @@ class _Expectations:
 
     def strand(self, steps: Sequence[Step], channel: str, around: _Context) -> None:
         beside: set[int] = set()  # tasks that make calls on the same channel
-        cancels: dict[int, set[int]] = {}  # who cancels which task
+        cancels: dict[int, set[int]] = {}  # ranks that cancel each task
         for step in steps:
             if isinstance(step, Cancel):
                 cancels.setdefault(step.task, set()).update(step.after)
@@ -148,7 +148,7 @@ class _Expectations:
                 self.of[calls[1].index].shares = True
             case TaskGroupStep(calls, fails):
                 self._note(calls, around, fails)
-                if not all(self.of[call.index].is_certain for call in calls):  # the end of one cancels the others
+                if not all(self.of[call.index].is_certain for call in calls):  # the failure of one cancels the others
                     self._note(calls, around, self._all)
             case WaitFor(call, ranks) | Abandon(call, ranks):
                 self._note([call], around, ranks)
@@ -171,18 +171,20 @@ def _ranks_with(call: ProgramCall, *, frozen: bool) -> frozenset[int]:
     return frozenset(rank for rank, mistake in call.mistakes.items() if (mistake is Mistake.FROZEN) is frozen)
 
 
+# -- comparison
+
 _CANCELLED = ("CancelledError", "TimeoutError")
 _MISTAKEN = ("TypeError", "ValueError")
 _STRAYING = ("CollectiveTimeout", "PeerLeft", "RingClosed")
 
 
 def verdict(program: Program, journals: Sequence[RankJournal]) -> list[str]:
-    """Everything that is wrong."""
+    """All problems of a program."""
     return list(_Verdict(program, journals).problems())
 
 
 class _Verdict:
-    """On one program."""
+    """Comparison of one program with its journals."""
 
     def __init__(self, program: Program, journals: Sequence[RankJournal]) -> None:
         self._program, self._journals, self._expectations = program, journals, expectations_of(program)
@@ -254,14 +256,14 @@ class _Verdict:
     # -- two calls with one memory
 
     def _is_overwritten(self, call: ProgramCall, rank: int) -> bool:
-        """Has another call with the same memory succeeded after it? If not, that memory is this one's to answer for."""
+        """Whether another call with the same memory has succeeded after it and overwritten its result."""
         second = self._second.get(call.index)
         entry = None if second is None else self._journals[rank].entries.get(second.index)
         return entry is not None and entry.ending is not None and not entry.ending.error
 
 
 def _explains(expected: Expectation, rank: int, ending: CallEnding) -> bool:
-    """Does the program give reason for this error on this rank?"""
+    """Whether the program explains this error on this rank."""
     match ending.error:
         case error if error in _MISTAKEN:
             return rank in expected.mistaken or (error == "ValueError" and rank in expected.freezing)
@@ -276,7 +278,7 @@ def _explains(expected: Expectation, rank: int, ending: CallEnding) -> bool:
         case "PeerLost":
             return bool(expected.cut)
         case "PeerLeft" if not expected.uncounted:
-            return bool(expected.departed)  # who comes to that error leaves too, and others may hear of that one first
+            return bool(expected.departed)  # a rank with that error leaves too, and others may learn of it first
         case error if error in _STRAYING:
             return expected.uncounted
     return False

@@ -1,4 +1,4 @@
-"""All ranks of one program on one virtual clock: what a seed means, and what became of it."""
+"""World of a simulated program: all its ranks on one virtual clock."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,14 +23,14 @@ from ringwide.simulator.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class SimulatedProgram:
-    """What became of a program."""
+    """Outcome of a program on simulated ranks."""
 
     seed: int
     program: Program
     problems: tuple[str, ...]
     events: int
-    digest: str  # of everything that happened on the network, and when
-    errors: frozenset[str]  # with which calls have ended
+    digest: str  # of everything on the network, with its times
+    errors: frozenset[str]  # classes of the errors with which calls ended
 
     @property
     def story(self) -> str:
@@ -38,7 +38,7 @@ class SimulatedProgram:
 
 
 def run_program(seed: int, program: Program | None = None, *, timing: int = 0) -> SimulatedProgram:
-    """Carry out the program of a seed. Another `timing` gives it other delays."""
+    """Run the program of a seed. Another `timing` gives it other delays."""
     world = World(program_of(seed) if program is None else program, Random(seed * 1_000_003 + timing))
     events = world.run()
     outcome = SimulatedProgram(
@@ -54,7 +54,7 @@ def run_program(seed: int, program: Program | None = None, *, timing: int = 0) -
 
 
 class World:
-    """The ranks of a program and the network between them."""
+    """Ranks of a program and the network between them."""
 
     def __init__(self, program: Program, rng: Random) -> None:
         self.program, self.problems = program, list[str]()
@@ -89,10 +89,10 @@ class World:
 
     def run(self) -> int:
         for rank, loop in enumerate(self.loops):
-            loop.create_task(self._live(rank))
+            loop.create_task(self._run_rank(rank))
         try:
             events = self.wires.clock.run()
-        except Exception as error:  # whatever is raised out of an event is a finding
+        except Exception as error:  # whatever an event raises is a finding
             self.problems.append(f"{type(error).__name__}: {error}")
             events = 0
         for rank, loop in enumerate(self.loops):
@@ -103,17 +103,17 @@ class World:
                 self.problems.append(f"rank {rank}: {left} tasks are left")
         return events
 
-    async def _live(self, rank: int) -> None:
-        """As a user does who joins a ring, makes some calls and leaves it."""
+    async def _run_rank(self, rank: int) -> None:
+        """Join the ring, run the program and leave, as a user does."""
         with noted_descent() as descent:
             core = SimulatedCore(rank, self.wires, self._planners[rank])
             engine = self._engines[rank] = Engine(core, core.formed, descent, time=counter())
-            await self._meet(rank)
+            await self._form_ring(rank)
             await ProgramRunner(Ring(engine), self.program, self._compute(rank), self.journals[rank]).run()
             await self._leave(rank, engine)
 
-    async def _meet(self, rank: int) -> None:
-        """Nobody calls before all are there."""
+    async def _form_ring(self, rank: int) -> None:
+        """Wait until all ranks have joined."""
         if len(self._engines) == self.program.size:
             self.wires.dispatchers = [self._engines[rank].dispatcher for rank in range(self.program.size)]
             for formed in self._formed:
@@ -130,14 +130,14 @@ class World:
             leaving.cancel()
 
     def dissolve(self) -> None:
-        """End all circles of references, and what has not ended by itself."""
+        """Close the loops, and break all reference cycles."""
         for loop in self.loops:
             loop.close()
         for rank in range(self.program.size):
             for lane in self.wires.lanes_of(rank):
                 lane.dissolve()
-        for thing in (*self.wires.dispatchers, *self._engines.values(), self.wires):
-            vars(thing).clear()
+        for part in (*self.wires.dispatchers, *self._engines.values(), self.wires):
+            vars(part).clear()
 
 
 def _scenario(size: int, rng: Random) -> Scenario:
@@ -172,7 +172,7 @@ def _scenario(size: int, rng: Random) -> Scenario:
 
 
 def _other_settings(scenario: Scenario, rng: Random) -> Scenario:
-    """Almost the same settings."""
+    """Slightly different settings, for the misconfigured rank."""
     if rng.random() < 0.5:
         return replace(scenario, segment_bytes=scenario.segment_bytes - 8)
     return replace(scenario, tree_bytes=160 - scenario.tree_bytes)
