@@ -1,4 +1,4 @@
-"""How nodes find each other before there is a ring, and how those that were started together leave one report."""
+"""Search for peers before there is a ring, and the one report of nodes that were started together."""
 
 import asyncio
 import io

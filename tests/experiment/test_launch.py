@@ -1,4 +1,4 @@
-"""The launcher, with nodes that only say what they are told to say."""
+"""Launcher, with nodes that only print prepared lines."""
 
 import errno
 import gc

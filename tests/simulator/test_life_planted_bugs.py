@@ -1,4 +1,4 @@
-"""The simulator sees: bugs planted in the real machinery are found, each within a few hundred seeds."""
+"""Sensitivity of the simulator: bugs planted in the real machinery are found, each within a few hundred seeds."""
 
 from collections.abc import Callable, Collection
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the simulated network and its hosts do to those who use them."""
+"""Simulated network and hosts: holes, freezes, resets and damaged frames."""
 
 import pytest
 

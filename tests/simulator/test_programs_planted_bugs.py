@@ -1,4 +1,4 @@
-"""Programs see: bugs planted in the call boundary are found, each within a few hundred seeds."""
+"""Sensitivity of programs: bugs planted in the call boundary are found, each within a few hundred seeds."""
 
 from collections.abc import Callable
 from dataclasses import replace

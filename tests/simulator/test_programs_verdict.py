@@ -1,4 +1,4 @@
-"""What the verdict on a program lets pass, and what it does not."""
+"""Verdict on a program: what it allows, and what it does not."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which ends of a call the simulator lets pass: whoever is named must have to do with what went wrong."""
+"""Verdict on the end of a call: the rank that an error names must be involved in the fault."""
 
 from dataclasses import replace
 from math import inf

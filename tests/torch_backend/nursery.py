@@ -1,4 +1,4 @@
-"""Where the ranks come from: one process that has imported torch, and forks them. Started by sets.py.
+"""Fork server for ranks: one process that has imported torch, and forks them. Started by sets.py.
 
 A request is one line of JSON on stdin: which ranks, in which environment, what they do. The answer, when all of them
 have ended, is a line with their exit codes. Ranks end with this process, and this process ends when its stdin does.

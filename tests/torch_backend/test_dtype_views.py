@@ -1,4 +1,4 @@
-"""What the ring is asked for when torch asks for something, and how results come into a caller's tensors."""
+"""Translation of torch's operations and dtypes for the ring, and writing of results into the caller's tensors."""
 
 import pytest
 import torch

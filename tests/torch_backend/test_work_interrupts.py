@@ -1,4 +1,4 @@
-"""The wake-up descriptor by which the loop hears of Ctrl-C, and who else has it."""
+"""Wake-up descriptor by which the loop learns of Ctrl-C, and other users of it."""
 
 import asyncio
 import os

@@ -81,7 +81,7 @@ class TlsFiles(BaseModel):
 
 
 class RingConfig(BaseModel):
-    """How one rank joins a ring and moves bytes round it. Settings that must be equal are compared in the handshake."""
+    """Settings with which a rank joins a ring. Those that must be equal on all ranks are compared in the handshake."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 

@@ -19,12 +19,12 @@ Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class CheckpointConfig(BaseModel):
-    """When checkpoints are written. `--resume` continues from one, to the same bits."""
+    """Checkpoints of the training, from which `--resume` continues to the same bits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     every_steps: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="Write one every so many steps, and one at the end; none: write no checkpoints."
+        default=None, description="Write one every so many steps, and one at the end; null: write no checkpoints."
     )
     keep: int = Field(default=2, ge=1, le=1000, description="How many to keep; older ones are removed.")
     directory: str | None = Field(

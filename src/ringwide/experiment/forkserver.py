@@ -44,9 +44,9 @@ def set_process_name(name: str) -> None:
 
 OWN_PROCESS_GROUP = "ringwide.experiment.own_process_group"
 PRELOADED = "ringwide.experiment.preload"
-# Read when the libraries are loaded. There is one node per core, so more threads would only compete for the cores.
+# Read when the libraries are loaded. The nodes share the cores, so more threads would only compete for them.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-SERVER_WAS_LOST = 255  # our exit code if multiprocessing cannot tell how a process ended
+SERVER_WAS_LOST = 255  # as in multiprocessing, if nobody knows how a process ended
 
 
 @dataclass(frozen=True, slots=True)

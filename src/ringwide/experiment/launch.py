@@ -48,7 +48,7 @@ class NodeHost(Protocol):
     """Place where nodes run: processes on this machine, or machines of a cluster."""
 
     patience_seconds: float
-    """How long to wait for the node that failed first, once others have reported it lost."""
+    """Time to wait for the node that failed first, once others have reported it lost."""
 
     def starts(
         self, launch: "Launch", config: ExperimentConfig, directory: Path, say: Callable[[str], None]

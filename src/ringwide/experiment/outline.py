@@ -51,7 +51,7 @@ def resolved(variants: Sequence[Variant]) -> dict[str, Any]:
 
 
 def _written_out(block: BaseModel) -> dict[str, Any]:
-    """Settings with defaults, without defaults that would be refused next to the others, as keys of other models."""
+    """Settings with their defaults, except defaults that would be refused, such as keys of other models."""
     shown = {name: _plain(getattr(block, name)) for name in block.model_fields_set}
     for name in type(block).model_fields:
         with_default = shown | {name: _plain(getattr(block, name))}

@@ -59,7 +59,7 @@ def require_same_settings(then: ResumeSettings, now: ResumeSettings, path: objec
     if then.data != now.data:
         raise ConfigError(
             f"{path}: written with other data than training.data: {now.training['data']!r} gives now"
-            f" (fingerprints {then.data[:16]} and {now.data[:16]}); give it the same, or start anew without --resume"
+            f" (fingerprints {then.data[:16]} and {now.data[:16]}); give it the same, or start again without --resume"
         )
 
 

@@ -1,4 +1,4 @@
-"""What is said before there is a cluster, or if there is none. Nothing here needs Ray."""
+"""Errors before there is a cluster, or if there is none. Nothing here needs Ray."""
 
 import re
 import socket

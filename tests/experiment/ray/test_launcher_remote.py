@@ -1,4 +1,4 @@
-"""A node as its launcher sees it, with a keeper that only says what it is told to say. Ray is not needed."""
+"""Remote nodes as their launcher sees them, with a fake keeper. Ray is not needed."""
 
 import asyncio
 import signal

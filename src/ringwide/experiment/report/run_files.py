@@ -175,7 +175,7 @@ def _sweep(document: _Document, directory: Path) -> Sweep:
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
             raise ConfigError(
-                f"{document.path}: runs: {name!r:.60}: should be the name of a directory beside this file"
+                f"{document.path}: runs: {name!r:.60}: should be the name of a directory next to this file"
             )
     found = [read(directory / name) for name in names if (directory / name / RESULTS).exists()]
     return Sweep(

@@ -28,13 +28,13 @@ logger = logging.getLogger("ringwide.experiment")
 def report(directories: Sequence[Path], page: Path | None, out: TextIO, *, now: datetime) -> int:
     """Command `report`: redraw the report of one run or sweep, or compare several."""
     if page is not None and page.suffix != ".html":
-        raise ConfigError(f"--out {page}: should end in .html; the same tables are written beside it as .md")
+        raise ConfigError(f"--out {page}: should end in .html; the same tables are written next to it as .md")
     found = [read(directory) for directory in directories]
     if len(found) == 1:
         written = write_found(found[0], page or directories[0] / PAGE)
     else:
-        beside = directories[0].absolute().parent / f"comparison-{now:%Y%m%d-%H%M%S}.html"
-        written = write_comparison(all_runs(found), page or beside)
+        default = directories[0].absolute().parent / f"comparison-{now:%Y%m%d-%H%M%S}.html"
+        written = write_comparison(all_runs(found), page or default)
     if len(found) > 1 or not isinstance(found[0], Run):
         _print_comparison(all_runs(found), out)
     print(f"report: {written}", file=out)

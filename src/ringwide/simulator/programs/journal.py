@@ -136,7 +136,7 @@ class CallEnding:
 
     result: tuple[Array, ...] = ()
     error: str = ""  # its class
-    typed: bool = False  # one of ours
+    typed: bool = False  # an error of ringwide
     rank: int = -1  # that it names
     text: str = ""
 

@@ -19,7 +19,7 @@ class Form(Enum):
 
 
 class Overlap(Enum):
-    """How the tensors of one call share memory."""
+    """Overlap in memory between the tensors of one call."""
 
     NONE = ""
     TWICE = "the same twice"

@@ -43,7 +43,7 @@ from ringwide.simulator.programs.program import (
 
 @dataclass(slots=True)
 class Expectation:
-    """What may keep one call from succeeding. With all defaults it must succeed on every rank."""
+    """Reasons that may keep one call from succeeding. With all defaults it must succeed on every rank."""
 
     mistaken: frozenset[int] = frozenset()  # ranks that pass invalid arguments
     freezing: frozenset[int] = frozenset()  # ranks that cannot store its result
