@@ -23,9 +23,7 @@ Result = TypeVar("Result")
 HOST_VARIABLE = "RINGWIDE_HOST"
 _RUN = "run"
 _NAME = re.compile(r"\w[\w.,= -]{0,300}")
-
 _PAUSE_SECONDS, _CONNECT_SECONDS = 0.1, 5.0
-
 _LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 
 

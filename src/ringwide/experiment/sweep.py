@@ -23,8 +23,6 @@ REFUSED: dict[KeyPath, str] = {
     ("report",): "there is one report, which compares all variants",
     ("checkpoint", "directory"): "variants would replace each other's checkpoints; without it each keeps its own",
 }
-
-
 MOST_VARIANTS = 1000
 
 
@@ -42,7 +40,7 @@ class SweepChoice:
 class Variant:
     """One run of an experiment.
 
-    `document` is the text of the file with the changes of this variant. Defaults are left out, because keys that
+    `document` is the data of the file with the changes of this variant. Defaults are left out, because keys that
     belong to another model are refused even with their default.
     """
 

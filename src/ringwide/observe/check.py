@@ -10,8 +10,6 @@ from typing import Any, Protocol
 import numpy
 from numpy.typing import NDArray
 
-# -- buffers of every dtype; numpy has no bfloat16, so that one is a torch tensor
-
 DTYPES = {
     "float64": 8,
     "float32": 4,
@@ -23,8 +21,6 @@ DTYPES = {
     "int8": 1,
     "uint8": 1,
 }
-
-
 MIB = 1024 * 1024
 OPS = ("sum", "mean", "min", "max", "prod")
 VARIANTS_UP_TO = MIB  # every dtype and op is checked at a small and a medium size, not at the slow ones
@@ -187,6 +183,9 @@ def expected_table(size: int, op: str) -> NDArray[numpy.float64]:
 def _largest(size: int) -> int:
     # Sums up to 127 fit int8; bfloat16 is exact up to 256.
     return max(1, min(10, 127 // size))
+
+
+# -- buffers of every dtype; numpy has no bfloat16, so that one is a torch tensor
 
 
 def filled(table: NDArray[numpy.float64], count: int, dtype: str) -> Any:

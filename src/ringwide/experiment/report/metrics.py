@@ -12,6 +12,7 @@ from typing import Any
 
 from ringwide.experiment.report.run_files import Figures, NodeResult, Run, number
 
+METRICS = "metrics.jsonl"
 MAX_BINS = 400
 MAX_INTERVALS = 160
 FIRST_WIDTH_SECONDS = 1 / 64
@@ -38,6 +39,82 @@ class Pace:
     start: float
     end: float
     steps_per_second: float  # of all nodes together
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Evaluation on held-out samples."""
+
+    step: int
+    seconds: float
+    loss: float | None
+    accuracy: float | None
+
+
+@dataclass(slots=True)
+class NodeSteps:
+    """Sums over all steps of one node."""
+
+    steps_of_samples: dict[int, int] = field(default_factory=dict)  # number of steps by number of samples
+    seconds: float = 0.0
+    network_seconds: float = 0.0
+    hidden_seconds: float = 0.0
+
+    def figures(self, batch_size: int) -> Figures:
+        """Figures as in a result of the node."""
+        batches = sum(steps * max(1, -(-size // batch_size)) for size, steps in self.steps_of_samples.items())
+        return {
+            "steps": sum(self.steps_of_samples.values()),
+            "batches": batches,
+            "samples": sum(size * steps for size, steps in self.steps_of_samples.items()),
+            "seconds": self.seconds,
+            "network_seconds": self.network_seconds,
+            "hidden_seconds": self.hidden_seconds,
+            "batches_per_second": batches / self.seconds if self.seconds else None,
+            "network_share": self.network_seconds / self.seconds if self.seconds else None,
+            "hidden_share": self.hidden_seconds / self.network_seconds if self.network_seconds else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Contents of metrics.jsonl."""
+
+    points: tuple[Point, ...] = ()
+    pace: tuple[Pace, ...] = ()
+    evaluations: tuple[Evaluated, ...] = ()
+    heard: Mapping[int, NodeSteps] = field(default_factory=dict)
+    unreadable_lines: int = 0
+    first_step_not_finite: int | None = None
+
+    def nodes_without_result(self, run: Run) -> tuple[NodeResult, ...]:
+        """Rows for ranks that left no result, from their steps. Some have nothing but the rank."""
+        known = {rank: heard.figures(run.batch_size) for rank, heard in self.heard.items()}
+        silent_too = run.status != "complete"  # else one node recorded itself alone
+        shown = [rank for rank in run.missing if rank in known or silent_too]
+        return tuple(NodeResult(rank, known.get(rank, {}), ended=False) for rank in shown)
+
+
+def read_metrics(directory: Path) -> Metrics:
+    """Metrics of a run, empty if there is no file: a run can fail before its first step."""
+    try:
+        with (directory / METRICS).open(encoding="utf-8", errors="replace") as lines:
+            return read_lines(lines)
+    except FileNotFoundError:
+        return Metrics()
+
+
+def read_lines(lines: Iterable[str]) -> Metrics:
+    gathered = _Gathered()
+    for line in lines:
+        try:
+            gathered.add(json.loads(line))
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
+            gathered.unreadable_lines += 1  # the last line of a run that was killed, for example
+    return gathered.metrics()
+
+
+# -- reduction to bins
 
 
 @dataclass(slots=True)
@@ -140,82 +217,6 @@ class TimeBins:
         self.width *= 2
         for index, count in narrow.items():
             self.counts[index // 2] = self.counts.get(index // 2, 0) + count
-
-
-METRICS = "metrics.jsonl"
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """Evaluation on held-out samples."""
-
-    step: int
-    seconds: float
-    loss: float | None
-    accuracy: float | None
-
-
-@dataclass(slots=True)
-class NodeSteps:
-    """Sums over all steps of one node."""
-
-    steps_of_samples: dict[int, int] = field(default_factory=dict)  # number of steps by number of samples
-    seconds: float = 0.0
-    network_seconds: float = 0.0
-    hidden_seconds: float = 0.0
-
-    def figures(self, batch_size: int) -> Figures:
-        """Figures as in a result of the node."""
-        batches = sum(steps * max(1, -(-size // batch_size)) for size, steps in self.steps_of_samples.items())
-        return {
-            "steps": sum(self.steps_of_samples.values()),
-            "batches": batches,
-            "samples": sum(size * steps for size, steps in self.steps_of_samples.items()),
-            "seconds": self.seconds,
-            "network_seconds": self.network_seconds,
-            "hidden_seconds": self.hidden_seconds,
-            "batches_per_second": batches / self.seconds if self.seconds else None,
-            "network_share": self.network_seconds / self.seconds if self.seconds else None,
-            "hidden_share": self.hidden_seconds / self.network_seconds if self.network_seconds else None,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """Contents of metrics.jsonl."""
-
-    points: tuple[Point, ...] = ()
-    pace: tuple[Pace, ...] = ()
-    evaluations: tuple[Evaluated, ...] = ()
-    heard: Mapping[int, NodeSteps] = field(default_factory=dict)
-    unreadable_lines: int = 0
-    first_step_not_finite: int | None = None
-
-    def nodes_without_result(self, run: Run) -> tuple[NodeResult, ...]:
-        """Rows for ranks that left no result, from their steps. Some have nothing but the rank."""
-        known = {rank: heard.figures(run.batch_size) for rank, heard in self.heard.items()}
-        silent_too = run.status != "complete"  # else one node recorded itself alone
-        shown = [rank for rank in run.missing if rank in known or silent_too]
-        return tuple(NodeResult(rank, known.get(rank, {}), ended=False) for rank in shown)
-
-
-def read_metrics(directory: Path) -> Metrics:
-    """Metrics of a run, empty if there is no file: a run can fail before its first step."""
-    try:
-        with (directory / METRICS).open(encoding="utf-8", errors="replace") as lines:
-            return read_lines(lines)
-    except FileNotFoundError:
-        return Metrics()
-
-
-def read_lines(lines: Iterable[str]) -> Metrics:
-    gathered = _Gathered()
-    for line in lines:
-        try:
-            gathered.add(json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
-            gathered.unreadable_lines += 1  # the last line of a run that was killed, for example
-    return gathered.metrics()
 
 
 @dataclass(slots=True)
