@@ -103,7 +103,7 @@ def test_a_codec_never_sees_a_socket_and_transport_never_a_number() -> None:
 def test_the_simulator_has_no_time_but_its_own() -> None:
     outside = {"asyncio", "socket", "threading", "time", "datetime"}
     real = {"simulator.__main__", "simulator.programs.processes"}  # one measures its speed; one simulates nothing
-    programs = {"simulator.programs." + name for name in ("engine", "performer", "world")}  # on loops with virtual time
+    programs = {"simulator.programs." + name for name in ("engine", "runner", "world")}  # on loops with virtual time
     found = [found for found in imports() if found.importer.startswith("simulator.") and top(found) in outside]
     strangers = {(entry.importer, entry.module) for entry in found if entry.importer not in real}
     assert strangers == {(name, "asyncio") for name in programs}

@@ -1,4 +1,4 @@
-"""Copies of errors: the same to whoever catches them, and without what the first one had gone through."""
+"""Copies of errors: equal to the original, but without its traceback and context."""
 
 import asyncio
 

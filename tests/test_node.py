@@ -131,7 +131,7 @@ def test_listening_beyond_loopback_must_be_asked_for(
         (["--set", "ring.lanes"], "--set ring.lanes: there is no value"),
         (["--set", "training.epochs=2"], "--set training.epochs=2: training is for an experiment; name its file with"),
         (["--set", "rin.lanes=2"], "--set rin.lanes=2: rin is for an experiment; name its file with --config"),
-        (["--resume", "runs/x"], "--resume runs/x: without an experiment nothing goes on; name it with --config"),
+        (["--resume", "runs/x"], "--resume runs/x: there is no experiment to resume; name it with --config"),
     ],
 )
 def test_a_mistake_is_one_line_and_2(

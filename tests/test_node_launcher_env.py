@@ -1,4 +1,4 @@
-"""A node without --rank and --peers: who it is comes from variables. It is alone here; several are in tests/system."""
+"""Node without --rank and --peers, which come from variables. It is alone here; several are in tests/system."""
 
 import os
 import random

@@ -3,7 +3,7 @@
     async with ringwide.join(rank=0, peers="peers.txt") as ring:
         await ring.allreduce(grads)
 
-Names are loaded when they are first used, so importing the package costs next to nothing, and never imports torch.
+Names are loaded on first use, so importing the package costs next to nothing and never imports torch.
 """
 
 import sys
@@ -41,7 +41,7 @@ _HOME = {
 
 __all__ = [*_HOME, "__version__"]
 
-if "torch.distributed" in sys.modules:  # else torch does this itself, when it is imported
+if "torch.distributed" in sys.modules:  # otherwise torch does this when it is imported
     import_module("ringwide.torch")
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "torch":  # a room as a whole
+    if name == "torch":  # a package, not a name from one
         return import_module("ringwide.torch")
     if name not in _HOME:
         raise AttributeError(f"module 'ringwide' has no attribute {name!r}")

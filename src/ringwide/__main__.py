@@ -1,4 +1,4 @@
-"""The command line. What takes time to import is imported by the command that needs it, so that --help is instant."""
+"""Command line of ringwide. Each command makes its slow imports itself, so that --help is instant."""
 
 import argparse
 import sys
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 RUN_DESCRIPTION = """\
 Start every node of an experiment as a process of its own on this machine, or with --on ray on the machines of a Ray
-cluster, show how it goes, and leave a report of it in runs/NAME-TIME. Ctrl-C or SIGTERM stops all nodes after the same
-step; the report then tells what was done until then.
+cluster, show its progress, and write a report to runs/NAME-TIME. Ctrl-C or SIGTERM stops all nodes after the same
+step; the report then covers the steps up to it.
 """
 
 KEYGEN = """\
-Make a key for rings that go beyond this machine: whoever has it may join, nobody else. The key is written to a file and
+Make a key for rings that reach beyond this machine: only who has it may join. The key is written to a file and
 never shown; it cannot be given on a command line.
 """
 
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change a key, as in ring.buffer_bytes=8MiB"
     )
     run.add_argument("--dry-run", action="store_true", help="print the whole configuration and the plan; start nothing")
-    run.add_argument("--resume", type=Path, metavar="RUN", help="go on from the last checkpoint of this run")
+    run.add_argument("--resume", type=Path, metavar="RUN", help="resume from the last checkpoint of this run")
     run.add_argument(
         "--on", choices=("here", "ray"), default="here", help="where nodes run: this machine, or Ray (here)"
     )
@@ -51,12 +51,12 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--cpus-per-node", type=int, metavar="N", help="with --on ray: CPUs and threads of a node (1)")
     run.set_defaults(command=_run)
 
-    report = commands.add_parser("report", help="draw the report of a run anew, or compare several runs")
-    report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a directory of a run or of a sweep")
-    report.add_argument("--out", type=Path, metavar="FILE", help="where to, as .html; a .md is written beside it")
+    report = commands.add_parser("report", help="redraw the report of a run, or compare several runs")
+    report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the directory of a run or of a sweep")
+    report.add_argument("--out", type=Path, metavar="FILE", help="the .html file to write; a .md goes next to it")
     report.set_defaults(command=_report)
 
-    config = commands.add_parser("config", help="about experiment files")
+    config = commands.add_parser("config", help="print the schema, the keys or the settings of experiment files")
     about = config.add_subparsers(required=True, metavar="WHAT")
     schema = about.add_parser("schema", help="print the JSON Schema of an experiment file")
     schema.set_defaults(command=_schema)
@@ -69,7 +69,11 @@ def parser() -> argparse.ArgumentParser:
     keygen.add_argument("file", type=Path, metavar="FILE", help="a new file, which only you will be able to read")
     keygen.set_defaults(command=_keygen)
 
-    one = commands.add_parser("node", help="be one node: check and measure a ring", description=node.DESCRIPTION)
+    one = commands.add_parser(
+        "node",
+        help="run one node: check and measure a ring, or take part in an experiment",
+        description=node.DESCRIPTION,
+    )
     node.add_arguments(one)
     one.set_defaults(command=node.run)
     return top
@@ -98,12 +102,12 @@ def _run(arguments: argparse.Namespace) -> int:
             overrides=arguments.set,
             dry_run=arguments.dry_run,
             resume=arguments.resume,
-            place=_place(arguments),
+            host=_host(arguments),
         )
     )
 
 
-def _place(arguments: argparse.Namespace) -> "Callable[[], AbstractContextManager[NodeHost]]":
+def _host(arguments: argparse.Namespace) -> "Callable[[], AbstractContextManager[NodeHost]]":
     from ringwide.errors import ConfigError
     from ringwide.experiment.launch import ThisMachine
 
@@ -113,7 +117,7 @@ def _place(arguments: argparse.Namespace) -> "Callable[[], AbstractContextManage
         return lambda: on_ray(arguments.address, arguments.cpus_per_node)
     for option, value in (("--address", arguments.address), ("--cpus-per-node", arguments.cpus_per_node)):
         if value is not None:
-            raise ConfigError(f"{option} {value}: this is about a Ray cluster; add --on ray, or leave it out")
+            raise ConfigError(f"{option} {value}: this option is for a Ray cluster; add --on ray, or leave it out")
     return lambda: nullcontext(ThisMachine())
 
 

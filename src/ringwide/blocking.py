@@ -1,10 +1,10 @@
-"""The ring for programs without asyncio: the same calls, each of which waits for its result.
+"""Blocking ring for programs without asyncio: the calls of `Ring`, each of which waits for its result.
 
     with ringwide.join_blocking(rank=0, peers="peers.txt") as ring:
         ring.allreduce(grads)
 
-The ring itself lives on the background loop's thread (`background.py`). Calls of several threads are numbered in the
-order in which they are made, so all ranks must make them in the same order.
+The ring itself runs on the thread of the background loop (`runtime/background_loop.py`). Calls from several threads
+are numbered in the order in which they are made, so all ranks must make them in the same order.
 """
 
 import os
@@ -27,27 +27,27 @@ Tensors = TypeVar("Tensors")
 def join_blocking(
     *, rank: int, peers: str | os.PathLike[str] | Sequence[str], config: RingConfig | None = None
 ) -> Iterator["BlockingRing"]:
-    """Meet the other ranks and be one of them for the length of the block. See `join`."""
-    behind, membership = background(), join(rank=rank, peers=peers, config=config)
+    """Join the ring for the length of the block. See `join`."""
+    background_loop, membership = background(), join(rank=rank, peers=peers, config=config)
     try:
-        ring = behind.enter(membership)
+        ring = background_loop.enter(membership)
         ring.made_for(threading.current_thread())
-        yield BlockingRing(ring, behind)
-    except GeneratorExit as error:  # perhaps nobody has left the block, and the collector found it, on any thread
-        behind.close_soon(membership, error)
+        yield BlockingRing(ring, background_loop)
+    except GeneratorExit as error:  # perhaps the garbage collector closes an abandoned block, on any thread
+        background_loop.close_soon(membership, error)
         raise
     except BaseException as error:
-        behind.close_now(membership, error)
+        background_loop.close_now(membership, error)
         raise
     else:
-        behind.close_now(membership)
+        background_loop.close_now(membership)
 
 
 class BlockingRing:
-    """One rank's place in the ring, for callers that wait. Every call is documented at `Ring`."""
+    """Membership of one rank in a ring, for callers that block. The calls are documented at `Ring`."""
 
-    def __init__(self, ring: Ring, behind: BackgroundLoop) -> None:
-        self._ring, self._behind = ring, behind
+    def __init__(self, ring: Ring, background_loop: BackgroundLoop) -> None:
+        self._ring, self._background = ring, background_loop
 
     def __repr__(self) -> str:
         return f"<Blocking{repr(self._ring)[1:]}"
@@ -106,9 +106,9 @@ class BlockingRing:
         self._call(lambda: _of(lambda: self._ring.load_state_dict(state)))
 
     def _call(self, begin: Begin[T], *, by_hand: bool = True) -> T:
-        return self._behind.call(begin, by_hand=by_hand)
+        return self._background.call(begin, by_hand=by_hand)
 
 
 async def _of(question: Callable[[], T]) -> T:
-    """Asked on the loop's thread, where nothing changes meanwhile."""
+    """`question` as a coroutine: it runs on the loop's thread, where nothing changes meanwhile."""
     return question()

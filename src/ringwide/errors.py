@@ -1,26 +1,26 @@
-"""What can go wrong, whose fault it is, and whether the ring still works afterwards.
+"""Errors of ringwide: whose fault each is, and whether the ring still works afterwards.
 
     RingwideError
     ├── ConfigError             yours: a setting or a peers file; nothing was started     exit 2
     ├── JoinError               the ring did not form; start again                        exit 3
     │   ├── AddressError            an address cannot be used or found
-    │   ├── Disagreement            two ranks were started differently (names the field)
-    │   └── StartTimeout            some ranks never came
-    ├── CollectiveError         one collective failed; tensors hold what they held        exit 4
-    │   ├── CollectiveMismatch      ranks asked for different things; the ring works on
-    │   │   └── MessageMismatch         ... one of a message and another of where it goes
-    │   ├── CollectiveAborted       another rank gave up on it; the ring works on
-    │   ├── CollectiveTimeout       no progress until the deadline; the ring works on
-    │   ├── NonfiniteInput          NaN or infinity, and on_nonfinite: raise; the ring works on
-    │   └── TensorInUse             yours: another open call has the same memory; the ring works on
+    │   ├── Disagreement            two ranks have different settings (names the field)
+    │   └── StartTimeout            some ranks did not come in time
+    ├── CollectiveError         one collective failed; tensors are unchanged              exit 4
+    │   ├── CollectiveMismatch      ranks asked for different things; the ring still works
+    │   │   └── MessageMismatch         ... a message does not fit its receiver
+    │   ├── CollectiveAborted       another rank gave up on it; the ring still works
+    │   ├── CollectiveTimeout       no progress until the deadline; the ring still works
+    │   ├── NonfiniteInput          NaN or infinity, and on_nonfinite: raise; the ring still works
+    │   └── TensorInUse             yours: another open call has the same memory; the ring still works
     ├── PeerLost                a peer is gone; this ring is over, join a new one         exit 5
     │   └── PeerLeft                ... and it said goodbye first
-    ├── RemoteProtocolError     a peer sent bytes that break the rules; ring over         exit 6
-    │   └── CorruptFrame            ... because they were damaged on their way
+    ├── RemoteProtocolError     a peer broke the protocol; this ring is over              exit 6
+    │   └── CorruptFrame            ... because its bytes were damaged in transit
     └── RingClosed              yours: the ring was used after it was left                exit 7
 
-Every error carries its facts as attributes and builds one sentence that a person can act on. A wrong *number* has no
-error of its own: it must never get that far (`ringwide.node`, which looks for one, ends with exit code 1).
+Every error has its data as attributes and forms one sentence that a person can act on. There is no error for a wrong
+*number*, which must never happen: `ringwide.node`, which checks for one, exits with code 1.
 """
 
 from collections.abc import Sequence
@@ -35,10 +35,10 @@ def ranks_named(ranks: Sequence[int]) -> str:
 
 
 def fresh(error: Error) -> Error:
-    """A copy without traceback and context: raised as often as one likes, it keeps no frame and no tensor alive."""
+    """Copy without traceback and context, which can be raised repeatedly without keeping frames or tensors alive."""
     kind = type(error)
     copy = kind.__new__(kind, *error.args)
-    _native_init_of(kind)(copy, *error.args)  # ours would build the sentence anew, from facts that it is not given
+    _native_init_of(kind)(copy, *error.args)  # our own __init__ would need the data to build the sentence again
     vars(copy).update(vars(error))
     copy.__cause__ = error.__cause__
     return copy
@@ -50,13 +50,13 @@ def _native_init_of(kind: type[BaseException]) -> WrapperDescriptorType:
 
 
 class RingwideError(RuntimeError):
-    """Anything this package raises on purpose. A RuntimeError, because backends of torch.distributed raise those."""
+    """Base of all errors of this package. A RuntimeError, because backends of torch.distributed raise those."""
 
     exit_code = 1
 
 
 class ConfigError(RingwideError):
-    """A setting, an argument or a file of yours is wrong; the text says which and what would be right."""
+    """A setting, an argument or a file of the user is wrong; the text says which and what would be right."""
 
     exit_code = 2
 
@@ -76,7 +76,7 @@ class AddressError(JoinError):
 
 
 class Disagreement(JoinError):
-    """Two ranks were started with different ideas of the ring. Both of them get this error."""
+    """Two ranks have different settings for the ring. Both get this error."""
 
     def __init__(self, *, field: str, ours: object, theirs: object, rank: int, peer: str) -> None:
         super().__init__(
@@ -111,7 +111,7 @@ class CollectiveError(RingwideError):
 
 
 class CollectiveMismatch(CollectiveError):
-    """Ranks disagree on what they compute together: a bug in the program that calls us."""
+    """Ranks called different collectives: a bug in the calling program."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class CollectiveMismatch(CollectiveError):
 
 
 class MessageMismatch(CollectiveMismatch):
-    """What one rank sent is not what the other was about to receive. Both of them get this error."""
+    """A message does not fit the receiver's tensor. Both ranks get this error."""
 
     def __init__(self, *, tag: int, sender: int, sent: str, receiver: int, expected: str, rank: int) -> None:
         ours, theirs = (sent, expected) if rank == sender else (expected, sent)
@@ -153,7 +153,7 @@ class CollectiveAborted(CollectiveError):
 
 
 class CollectiveTimeout(CollectiveError):
-    """Nothing moved for `collective_timeout_seconds`."""
+    """No progress for `collective_timeout_seconds`."""
 
     def __init__(self, *, number: int, what: str, waiting_for: Sequence[int], seconds: float) -> None:
         super().__init__(
@@ -165,7 +165,7 @@ class CollectiveTimeout(CollectiveError):
 
 
 class NonfiniteInput(CollectiveError):
-    """This rank brought NaN or infinity, and `on_nonfinite` is `raise`. The others get `CollectiveAborted`."""
+    """This rank passed NaN or infinity, and `on_nonfinite` is `raise`. The others get `CollectiveAborted`."""
 
     def __init__(self, *, number: int, rank: int, tensor: str, index: tuple[int, ...], value: float) -> None:
         super().__init__(
@@ -176,7 +176,7 @@ class NonfiniteInput(CollectiveError):
 
 
 class TensorInUse(CollectiveError):
-    """Memory that an open call reads or writes was given to another one. The others get `CollectiveAborted`."""
+    """A call was given memory that another open call uses. The other ranks get `CollectiveAborted`."""
 
     def __init__(self, *, number: int, what: str) -> None:
         super().__init__(
@@ -205,13 +205,13 @@ class PeerLeft(PeerLost):
 
 
 class RemoteProtocolError(RingwideError):
-    """A peer, or a stranger, sent bytes that this protocol does not allow."""
+    """A peer or a stranger sent bytes that the protocol does not allow."""
 
     exit_code = 6
 
 
 class CorruptFrame(RemoteProtocolError):
-    """Bytes were damaged, cut out, repeated or swapped between a peer and us: a checksum does not fit."""
+    """Bytes from a peer were damaged, lost, repeated or reordered: a checksum does not match."""
 
 
 class RingClosed(RingwideError):

@@ -1,4 +1,4 @@
-"""One node: join the ring, check it against known sums and measure it, or take part in an experiment.
+"""Node of a ring: joins it, then checks and measures all-reduce, or takes part in an experiment.
 
 python -m ringwide.node --rank 0 --peers peers.txt
 torchrun --nproc-per-node 4 -m ringwide.node
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ringwide.config.command_line import Parser, finish
 
-if TYPE_CHECKING:  # --help must answer at once, so what takes time to import is imported where it is used
+if TYPE_CHECKING:  # slow imports are made where they are used, so that --help is instant
     from ringwide.bootstrap.launcher_env import AssignedRank
     from ringwide.config.ring_config import RingConfig
 
@@ -23,9 +23,9 @@ DEFAULT_SIZES = ["4KiB", "64KiB", "1MiB", "16MiB"]
 LARGEST_SIZE = 16 * 1024**3
 
 DESCRIPTION = """\
-Join the ring as rank N, or without --rank as torchrun, srun, mpirun or RINGWIDE_RANK say. Without --config: check
-all-reduce against known sums, measure it and print a table; the exit code is 1 if any element was wrong. With --config:
-take part in that experiment.
+Join the ring as rank N; without --rank, as the rank that torchrun, srun, mpirun or RINGWIDE_RANK gives. Without
+--config: check all-reduce against known sums, measure it and print a table; the exit code is 1 if any element was
+wrong. With --config: take part in that experiment.
 """
 
 
@@ -47,19 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="change a key of the experiment, or without --config of the ring, as ring.lanes=2",
     )
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on from the last checkpoint of this run")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="resume from the last checkpoint of this run")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    door = parser.add_mutually_exclusive_group()
-    door.add_argument("--key-file", metavar="FILE", help="the key that all ranks share, made by `ringwide keygen`")
-    door.add_argument("--insecure", action="store_true", help="allow listening beyond loopback without a key")
+    access = parser.add_mutually_exclusive_group()
+    access.add_argument("--key-file", metavar="FILE", help="the key that all ranks share, made by `ringwide keygen`")
+    access.add_argument("--insecure", action="store_true", help="allow listening beyond loopback without a key")
     parser.add_argument(
         "--sizes", nargs="+", default=DEFAULT_SIZES, metavar="BYTES", help="sizes to check, such as 4096 1MiB"
     )
     parser.add_argument(
         "--seconds-per-size", type=float, default=0.5, metavar="S", help="how long each size is measured (0.5)"
     )
-    parser.add_argument("--run-directory", type=Path, help=argparse.SUPPRESS)  # of the launcher, which hears JSON
-    parser.add_argument("--listener", type=int, help=argparse.SUPPRESS)  # an inherited descriptor, which listens
+    parser.add_argument("--run-directory", type=Path, help=argparse.SUPPRESS)  # from the launcher, which reads the JSON
+    parser.add_argument("--listener", type=int, help=argparse.SUPPRESS)  # inherited descriptor of a listening socket
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,32 +68,32 @@ def run(arguments: argparse.Namespace) -> int:
     return uvloop.run(_check(arguments) if arguments.config is None else _experiment(arguments))
 
 
-def _place(arguments: argparse.Namespace) -> "AssignedRank":
-    """Which rank this is. Where nobody can see it in the command, one line says so."""
+def _assigned(arguments: argparse.Namespace) -> "AssignedRank":
+    """Rank and addresses of this node. If the command does not name the rank, one line on standard error does."""
     from ringwide.bootstrap.launcher_env import find_rank
 
-    place = find_rank(os.environ, rank=arguments.rank, peers=arguments.peers)
-    if arguments.rank is None and place.rank == 0:
-        print(f"ringwide: {place}", file=sys.stderr, flush=True)
-    return place
+    assigned = find_rank(os.environ, rank=arguments.rank, peers=arguments.peers)
+    if arguments.rank is None and assigned.rank == 0:
+        print(f"ringwide: {assigned}", file=sys.stderr, flush=True)
+    return assigned
 
 
 async def _check(arguments: argparse.Namespace) -> int:
-    from ringwide.experiment.find_peers import others_of
+    from ringwide.experiment.find_peers import peer_finder_for
     from ringwide.observe.check import Row, check, document, header, line, verdict
     from ringwide.ring import join
 
     sizes, seconds = _sizes(arguments.sizes), _seconds(arguments.seconds_per_size)
     config = _ring_config(arguments)
-    place = _place(arguments)
-    shows_rows = place.rank == 0 and not arguments.json
+    assigned = _assigned(arguments)
+    shows_rows = assigned.rank == 0 and not arguments.json
 
     def show(row: Row) -> None:
         if shows_rows:
             print(line(row), flush=True)
 
-    met = await others_of(place).meet(config, "check" if place.rank == 0 else None)
-    async with join(rank=place.rank, peers=met.peers, config=config, listener=met.listener) as ring:
+    found = await peer_finder_for(assigned).find(config, "check" if assigned.rank == 0 else None)
+    async with join(rank=assigned.rank, peers=found.peers, config=config, listener=found.listener) as ring:
         if shows_rows:
             print(header(), flush=True)
         rows = await check(ring, sizes, seconds_per_size=seconds, on_row=show)
@@ -103,22 +103,22 @@ async def _check(arguments: argparse.Namespace) -> int:
 
 
 async def _experiment(arguments: argparse.Namespace) -> int:
-    from ringwide.experiment.find_peers import others_of
+    from ringwide.experiment.find_peers import peer_finder_for
     from ringwide.experiment.stop_signals import NodeStop
     from ringwide.experiment.sweep import load_variants
     from ringwide.experiment.worker import Worker, run_alone, run_and_tell, run_quietly
 
     variants = load_variants(arguments.config, _overrides(arguments))
-    # A model or data of the user's own is looked for beside the experiment, and here.
+    # Modules with the user's model or data are looked for next to the experiment, then in the working directory.
     sys.path[:0] = [str(arguments.config.resolve().parent), str(Path.cwd())]
-    place = _place(arguments)
+    assigned = _assigned(arguments)
     listener = None if arguments.listener is None else socket.socket(fileno=arguments.listener)
-    part = Worker(place.rank, others_of(place, listener), arguments.config, NodeStop(), arguments.resume)
+    worker = Worker(assigned.rank, peer_finder_for(assigned, listener), arguments.config, NodeStop(), arguments.resume)
     if arguments.json:
-        return await part.stopping.run(run_and_tell(part, variants, arguments.run_directory))
-    if not part.speaks:
-        return await part.stopping.run(run_quietly(part, variants))
-    return await part.stopping.run(run_alone(part, variants, sys.stdout))
+        return await worker.stopping.run(run_and_tell(worker, variants, arguments.run_directory))
+    if not worker.reports:
+        return await worker.stopping.run(run_quietly(worker, variants))
+    return await worker.stopping.run(run_alone(worker, variants, sys.stdout))
 
 
 def _ring_config(arguments: argparse.Namespace) -> "RingConfig":
@@ -126,18 +126,18 @@ def _ring_config(arguments: argparse.Namespace) -> "RingConfig":
     from ringwide.experiment.config import load_ring
 
     if arguments.resume is not None:
-        raise ConfigError(f"--resume {arguments.resume}: without an experiment nothing goes on; name it with --config")
+        raise ConfigError(f"--resume {arguments.resume}: there is no experiment to resume; name it with --config")
     return load_ring(_overrides(arguments))
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
-    """What the command line changes, with what has an option of its own, as only this machine knows it."""
-    door: list[str] = []
+    """Changes from --set, --key-file and --insecure, in the form of --set."""
+    access: list[str] = []
     if arguments.key_file is not None:
-        door = [f"ring.key_file={json.dumps(arguments.key_file, ensure_ascii=False)}"]
+        access = [f"ring.key_file={json.dumps(arguments.key_file, ensure_ascii=False)}"]
     elif arguments.insecure:
-        door = ["ring.insecure=true"]
-    return [*arguments.set, *door]
+        access = ["ring.insecure=true"]
+    return [*arguments.set, *access]
 
 
 def _sizes(texts: Sequence[str]) -> list[int]:

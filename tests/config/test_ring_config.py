@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from ringwide.bootstrap.protection import make_key_file
 from ringwide.config.ring_config import CODECS, RingConfig
-from ringwide.config.validation import DECIDES_BITS, EQUAL, fields_that
+from ringwide.config.validation import DECIDES_BITS, EQUAL, fields_with
 from ringwide.errors import ConfigError
 from ringwide.experiment.config import load_experiment
 
@@ -218,9 +218,9 @@ def test_what_makes_no_difference_is_no_disagreement(one: dict[str, Any], other:
 
 def test_each_setting_says_whether_ranks_must_agree_on_it_and_whether_bits_depend_on_it() -> None:
     equal = ["segment_bytes", "lanes", "messages", "algorithm", "tree_bytes", "half_precision"]
-    assert list(fields_that(RingConfig, EQUAL)) == [*equal, "codec", "allow_lossy", "threshold_bytes"]
+    assert list(fields_with(RingConfig, EQUAL)) == [*equal, "codec", "allow_lossy", "threshold_bytes"]
     bits = ["segment_bytes", "algorithm", "tree_bytes", "half_precision", "codec", "allow_lossy", "topk_fraction"]
-    assert list(fields_that(RingConfig, DECIDES_BITS)) == [*bits, "threshold_bytes", "error_feedback"]
+    assert list(fields_with(RingConfig, DECIDES_BITS)) == [*bits, "threshold_bytes", "error_feedback"]
 
 
 # -- what guards the ring is read when a ring is joined

@@ -1,4 +1,4 @@
-"""A node that does what it is told: `python -m experiment.coded CODE`."""
+"""Node that runs the code it is given: `python -m experiment.coded CODE`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Who runs the tests may ignore signals, as `nohup` does; so would every process that a test starts."""
+"""Default handling of signals: the tests may run under `nohup`, and every process they start would ignore them too."""
 
 import signal
 from collections.abc import Iterator

@@ -24,5 +24,5 @@ def experiment(directory: Path, nodes: int = 1, **keys: Any) -> list[Variant]:
     return load_variants(directory / "e.yaml", [])
 
 
-def part(directory: Path, rank: int = 0, stopping: NodeStop | None = None) -> Worker:
+def worker_at(directory: Path, rank: int = 0, stopping: NodeStop | None = None) -> Worker:
     return Worker(rank, ListedPeers(str(directory / "peers.txt")), directory / "e.yaml", stopping or NodeStop())

@@ -26,8 +26,8 @@ def test_every_key_is_in_the_reference() -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        "| `name` | required | What it is called: in its output, and in its directory. |",
-        "| `buffer_bytes` | `4MiB` | Socket buffers, asked for in both directions. |",
+        "| `name` | required | Name of the experiment, used in its output and its directory. |",
+        "| `buffer_bytes` | `4MiB` | Socket buffers requested, in each direction. |",
         "| `betas` | `[0.9, 0.999]` | adam, adamw: how much of the last mean and square is kept. |",
         "| `seconds` | `null` | Stop after so many seconds of training. |",
         "| `ring` | a block | How the nodes exchange gradients. Its keys are below. |",

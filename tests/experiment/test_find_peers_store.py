@@ -9,13 +9,13 @@ from bootstrap.in_memory_store import on_every_thread
 from ringwide.bootstrap.launcher_env import AssignedRank
 from ringwide.bootstrap.peers import Address
 from ringwide.errors import AddressError, JoinError, StartTimeout
-from ringwide.experiment.find_peers import FoundPeers, below, meet_at, open_store
+from ringwide.experiment.find_peers import FoundPeers, below, find_at_store, open_store
 from ringwide.experiment.launch import LOOPBACK, free_ports
 
 PATIENCE_SECONDS = 60.0
 
 
-def place(rank: int, master: Address | None, *, hosted: bool = False) -> AssignedRank:
+def assigned(rank: int, master: Address | None, *, hosted: bool = False) -> AssignedRank:
     return AssignedRank(rank, 2, "Slurm", ("SLURM_PROCID", "SLURM_NTASKS"), master=master, hosted=hosted)
 
 
@@ -29,10 +29,10 @@ def test_rank_0_opens_a_store_on_loopback_and_all_meet(free: Address, name: str)
     master = Address(name, free.port)
 
     def one_rank(rank: int) -> tuple[object, FoundPeers]:
-        store = open_store(place(rank, master), PATIENCE_SECONDS)
+        store = open_store(assigned(rank, master), PATIENCE_SECONDS)
         run = "a run" if rank == 0 else None
-        return store, meet_at(
-            below(store, "x"), place(rank, master), protected=False, seconds=PATIENCE_SECONDS, run=run
+        return store, find_at_store(
+            below(store, "x"), assigned(rank, master), protected=False, seconds=PATIENCE_SECONDS, run=run
         )
 
     found = on_every_thread(2, one_rank)
@@ -41,8 +41,8 @@ def test_rank_0_opens_a_store_on_loopback_and_all_meet(free: Address, name: str)
     assert first.peers == second.peers
     assert second.run == "a run"
     assert _listening_on(free.port) <= {"127.0.0.1", "::1"}
-    for met in (first, second):
-        met.listener.close()
+    for found in (first, second):
+        found.listener.close()
 
 
 def _listening_on(port: int) -> set[str]:
@@ -62,7 +62,7 @@ def _listening_on(port: int) -> set[str]:
 
 def test_a_store_that_is_never_opened_is_waited_for_by_name(free: Address) -> None:
     with pytest.raises(StartTimeout) as caught:
-        open_store(place(1, free), 0)
+        open_store(assigned(1, free), 0)
     assert str(caught.value) == (
         f"rank 1 waited 0 s (start_timeout_seconds) for rank 0 (to open the store at {free}; Connection refused)"
     )
@@ -70,25 +70,25 @@ def test_a_store_that_is_never_opened_is_waited_for_by_name(free: Address) -> No
 
 def test_a_host_that_does_not_resolve_is_named() -> None:
     with pytest.raises(AddressError, match=r"no-such-host\.invalid:5000: the host name"):
-        open_store(place(1, Address("no-such-host.invalid", 5000)), PATIENCE_SECONDS)
+        open_store(assigned(1, Address("no-such-host.invalid", 5000)), PATIENCE_SECONDS)
 
 
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         master = Address(LOOPBACK, taken.getsockname()[1])
         with pytest.raises(AddressError, match=r"rank 0 cannot listen on .*: the port is in use"):
-            open_store(place(0, master), PATIENCE_SECONDS)
+            open_store(assigned(0, master), PATIENCE_SECONDS)
 
 
 def test_what_torch_raises_is_one_sentence() -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
         master = Address("0.0.0.0", taken.getsockname()[1])  # where torch opens the socket itself
         with pytest.raises(JoinError) as caught:
-            open_store(place(0, master), PATIENCE_SECONDS)
+            open_store(assigned(0, master), PATIENCE_SECONDS)
     assert str(caught.value).startswith(f"rank 0 cannot open the store at {master}, where ranks meet: ")
     assert "\n" not in str(caught.value)
 
 
 def test_without_a_place_to_meet_there_is_no_store() -> None:
-    with pytest.raises(JoinError, match="rank 0 does not know where to meet the others"):
-        open_store(place(0, None), PATIENCE_SECONDS)
+    with pytest.raises(JoinError, match="rank 0 does not know where the ranks meet"):
+        open_store(assigned(0, None), PATIENCE_SECONDS)

@@ -7,7 +7,7 @@ import pytest
 
 from experiment.heeding import heeding  # noqa: F401
 from ringwide.experiment import fleet
-from ringwide.experiment.fleet import LAST_WORDS, LONGEST_LINE, Command, Exit, NodeFailed, culprit, run_fleet
+from ringwide.experiment.fleet import LAST_LINES, LONGEST_LINE, Command, Exit, NodeFailed, culprit, run_fleet
 from ringwide.experiment.forkserver import Task
 from ringwide.experiment.stop_signals import StopSignals
 
@@ -72,13 +72,13 @@ async def test_a_fleet_that_ends_well_gives_its_lines_and_exits_by_rank() -> Non
 async def test_a_crash_ends_the_others_and_shows_the_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "GRACE_SECONDS", 0.1)
     pids: list[int] = []
-    crash = f"import sys; [print('word', n, file=sys.stderr) for n in range({LAST_WORDS + 5})]; sys.exit(3)"
+    crash = f"import sys; [print('word', n, file=sys.stderr) for n in range({LAST_LINES + 5})]; sys.exit(3)"
     with pytest.raises(NodeFailed) as caught:
         await run_fleet([python(PAUSE), python(crash), python(PAUSE)], lambda rank, line: pids.append(int(line)))
     assert (caught.value.rank, caught.value.exit_code) == (1, 3)
-    assert caught.value.last_words == tuple(f"word {n}" for n in range(5, LAST_WORDS + 5))
+    assert caught.value.last_lines == tuple(f"word {n}" for n in range(5, LAST_LINES + 5))
     assert str(caught.value).startswith(
-        "node 1 ended with exit code 3; the others were ended. Its last words:\n    word 5"
+        "node 1 ended with exit code 3; the others were ended. Its last lines:\n    word 5"
     )
     assert not any(alive(pid) for pid in pids)
 
@@ -115,7 +115,7 @@ async def test_a_line_without_end_is_cut() -> None:
     endless = f"import sys; sys.stderr.write('x' * {5 * LONGEST_LINE}); print('y' * {2 * LONGEST_LINE}, flush=True)"
     heard: list[str] = []
     ending = await run_fleet([python(endless)], lambda rank, line: heard.append(line))
-    assert [len(words) for words in ending.exits[0].last_words] == [LONGEST_LINE]
+    assert [len(words) for words in ending.exits[0].last_lines] == [LONGEST_LINE]
     assert "".join(heard).strip("y") == ""
 
 
@@ -123,7 +123,7 @@ class Asker:
     """Asks the fleet to stop once `count` nodes have said who they are."""
 
     def __init__(self, count: int, *numbers: int) -> None:
-        self.halt, self.pids, self.answers = StopSignals(), [], []
+        self.stop, self.pids, self.answers = StopSignals(), [], []
         self._count, self._numbers = count, numbers
 
     def __call__(self, rank: int, line: str) -> None:
@@ -133,14 +133,14 @@ class Asker:
         self.pids.append(int(line))
         if len(self.pids) == self._count:
             for number in self._numbers:
-                self.halt.ask(number)
+                self.stop.ask(number)
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_is_passed_on_to_every_node(number: signal.Signals) -> None:
     asker = Asker(2, number)
-    ending = await run_fleet([python(OBEDIENT)] * 2, asker, halt=asker.halt)
+    ending = await run_fleet([python(OBEDIENT)] * 2, asker, stop=asker.stop)
     assert (ending.signal, ending.trouble) == (number, "")
     assert sorted(asker.answers) == [(0, f"asked by {number}"), (1, f"asked by {number}")]
     assert [exit.code for exit in ending.exits] == [128 + number] * 2
@@ -149,7 +149,7 @@ async def test_a_signal_is_passed_on_to_every_node(number: signal.Signals) -> No
 @pytest.mark.system
 async def test_a_second_signal_kills() -> None:
     asker = Asker(2, signal.SIGINT, signal.SIGINT)
-    ending = await run_fleet([python(DEAF)] * 2, asker, halt=asker.halt)
+    ending = await run_fleet([python(DEAF)] * 2, asker, stop=asker.stop)
     assert ending.trouble == "node 0 did not stop and was killed; node 1 did not stop and was killed"
     assert not any(alive(pid) for pid in asker.pids)
 
@@ -158,7 +158,7 @@ async def test_a_second_signal_kills() -> None:
 async def test_who_does_not_stop_in_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "STOP_SECONDS", 0.1)
     asker = Asker(2, signal.SIGTERM)
-    ending = await run_fleet([python(DEAF)] * 2, asker, halt=asker.halt)
+    ending = await run_fleet([python(DEAF)] * 2, asker, stop=asker.stop)
     assert ending.signal == signal.SIGTERM
     assert ending.trouble == "node 0 did not stop and was killed; node 1 did not stop and was killed"
     assert not any(alive(pid) for pid in asker.pids)
@@ -167,7 +167,7 @@ async def test_who_does_not_stop_in_time_is_killed(monkeypatch: pytest.MonkeyPat
 @pytest.mark.system
 async def test_nodes_that_are_still_starting_are_just_ended() -> None:
     asker = Asker(2, signal.SIGINT)
-    ending = await run_fleet([python(PAUSE)] * 2, asker, halt=asker.halt, can_stop=lambda: False)
+    ending = await run_fleet([python(PAUSE)] * 2, asker, stop=asker.stop, can_stop=lambda: False)
     assert (ending.signal, ending.trouble) == (signal.SIGINT, "")
     assert not any(alive(pid) for pid in asker.pids)
 
@@ -176,7 +176,7 @@ async def test_nodes_that_are_still_starting_are_just_ended() -> None:
 async def test_a_node_that_fails_while_stopping_is_told() -> None:
     asker = Asker(2, signal.SIGINT)
     clumsy = OBEDIENT.replace("128 + number", "9")
-    ending = await run_fleet([python(OBEDIENT), python(clumsy)], asker, halt=asker.halt)
+    ending = await run_fleet([python(OBEDIENT), python(clumsy)], asker, stop=asker.stop)
     assert (ending.signal, ending.trouble) == (signal.SIGINT, "node 1 ended with exit code 9")
 
 
@@ -205,10 +205,10 @@ async def test_what_a_listener_raises_arrives_as_it_is_and_no_node_is_left() -> 
 
 @pytest.mark.system
 async def test_standard_error_is_kept_whole_if_there_is_any(tmp_path: Path) -> None:
-    talk = f"import sys; [print('word', n, file=sys.stderr) for n in range({LAST_WORDS + 5})]"
+    talk = f"import sys; [print('word', n, file=sys.stderr) for n in range({LAST_LINES + 5})]"
     await run_fleet([python(talk, tmp_path / "0.log"), python("", tmp_path / "1.log")], lambda rank, line: None)
     assert os.listdir(tmp_path) == ["0.log"]
-    assert (tmp_path / "0.log").read_text().splitlines() == [f"word {n}" for n in range(LAST_WORDS + 5)]
+    assert (tmp_path / "0.log").read_text().splitlines() == [f"word {n}" for n in range(LAST_LINES + 5)]
 
 
 @pytest.mark.system

@@ -10,8 +10,8 @@ pytestmark = pytest.mark.system
 
 LEASHED = """
 import os, signal, sys
-from ringwide.experiment.forkserver import end_with
-end_with(int(sys.argv[1]))
+from ringwide.experiment.forkserver import die_with_parent
+die_with_parent(int(sys.argv[1]))
 print(os.getpid(), flush=True)
 signal.pause()
 """

@@ -1,4 +1,4 @@
-"""The launcher, with nodes that only say what they are told to say."""
+"""Launcher, with nodes that only print prepared lines."""
 
 import errno
 import gc
@@ -338,7 +338,7 @@ def test_what_cannot_be_resumed_is_said_before_anything_starts(run: Run, text: s
 async def test_a_node_is_told_everything_it_needs(tmp_path: Path) -> None:
     launching = launch.Launch(Path("configs/e.yaml"), io.StringIO(), launch.StopSignals(), resume=Path("runs/old"))
     command = launch.node_command(launching, tmp_path, Path("peers.txt"), 3)
-    words = list(command.task.words)
+    words = list(command.task.arguments)
     given = {name: words[words.index(name) + 1] for name in words if name.startswith("--") and name != "--json"}
     assert (command.task.module, words[0]) == ("ringwide.node", "--json")
     assert given == {

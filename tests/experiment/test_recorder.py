@@ -203,5 +203,5 @@ def test_each_run_has_a_directory_of_its_own(tmp_path: Path) -> None:
 
 def test_a_place_where_nothing_can_be_made_is_the_users_mistake(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
-    with pytest.raises(ConfigError, match=r"report\.directory: '.*runs': .* cannot be made: Not a directory"):
+    with pytest.raises(ConfigError, match=r"report\.directory: '.*runs': .* cannot be created: Not a directory"):
         new_directory(config(report={"directory": str(tmp_path / "runs")}), NOW)

@@ -7,16 +7,16 @@ import sys
 import pytest
 
 from experiment.heeding import heeding  # noqa: F401
-from ringwide.experiment.stop_signals import StopSignals, halted_by_signals
+from ringwide.experiment.stop_signals import StopSignals, stop_on_signals
 
 HANG_UP = """
 import asyncio, os, signal, sys
-from ringwide.experiment.stop_signals import halted_by_signals
+from ringwide.experiment.stop_signals import stop_on_signals
 
 async def main():
-    with halted_by_signals() as halt:
+    with stop_on_signals() as stop:
         os.kill(os.getpid(), signal.SIGHUP)
-        await halt.asked
+        await stop.asked
         print("to nowhere", flush=True)
 
 sys.stdout.isatty = lambda: {terminal}
@@ -25,29 +25,29 @@ asyncio.run(main())
 
 
 async def test_the_first_signal_asks_and_the_second_insists() -> None:
-    with halted_by_signals() as halt:
+    with stop_on_signals() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert await asyncio.wait_for(halt.asked, 60) == signal.SIGTERM
-        assert not halt.insisted.done()
+        assert await asyncio.wait_for(stop.asked, 60) == signal.SIGTERM
+        assert not stop.insisted.done()
         os.kill(os.getpid(), signal.SIGINT)
-        assert await asyncio.wait_for(halt.insisted, 60) == signal.SIGINT
+        assert await asyncio.wait_for(stop.insisted, 60) == signal.SIGINT
 
 
 async def test_a_third_signal_changes_nothing() -> None:
-    halt = StopSignals()
+    stop = StopSignals()
     for number in (1, 2, 15):
-        halt.ask(number)
-    assert (halt.asked.result(), halt.insisted.result()) == (1, 2)
+        stop.ask(number)
+    assert (stop.asked.result(), stop.insisted.result()) == (1, 2)
 
 
 async def test_what_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with halted_by_signals() as halt:
+        with stop_on_signals() as stop:
             os.kill(os.getpid(), signal.SIGHUP)
             os.kill(os.getpid(), signal.SIGTERM)
-            assert await asyncio.wait_for(halt.asked, 60) == signal.SIGTERM
-        assert not halt.insisted.done()
+            assert await asyncio.wait_for(stop.asked, 60) == signal.SIGTERM
+        assert not stop.insisted.done()
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from experiment import told
-from experiment.in_process import experiment, part
+from experiment.in_process import experiment, worker_at
 from ringwide.errors import ConfigError
-from ringwide.experiment.worker import _everyones, take_part
+from ringwide.experiment.worker import _everyones, run_worker
 from ringwide.training.progress import Evaluation, Progress, TrainingPlan
 
 
@@ -16,7 +16,7 @@ async def test_every_node_tells_of_itself_and_knows_of_all(tmp_path: Path) -> No
     (variant,) = experiment(tmp_path, nodes=2)
     heard: list[list[Any]] = [[], []]
     first, second = await asyncio.gather(
-        *(take_part(part(tmp_path, rank), variant.config, tmp_path, heard[rank].append) for rank in range(2))
+        *(run_worker(worker_at(tmp_path, rank), variant.config, tmp_path, heard[rank].append) for rank in range(2))
     )
     assert first == second
     assert sorted(first) == [0, 1]
@@ -32,7 +32,7 @@ async def test_every_node_tells_of_itself_and_knows_of_all(tmp_path: Path) -> No
 async def test_checkpoints_are_in_the_run_or_where_the_experiment_says(tmp_path: Path, own: bool) -> None:
     keys = {"every_steps": 2, **({"directory": str(tmp_path / "kept")} if own else {})}
     (variant,) = experiment(tmp_path, checkpoint=keys)
-    await take_part(part(tmp_path), variant.config, tmp_path / "run", lambda _: None)
+    await run_worker(worker_at(tmp_path), variant.config, tmp_path / "run", lambda _: None)
     found = {path.name for path in (tmp_path / "kept" if own else tmp_path / "run" / "checkpoints").iterdir()}
     assert {"step-000000002.pt", "step-000000003.pt"} < found
 
@@ -41,7 +41,7 @@ async def test_as_many_peers_as_nodes(tmp_path: Path) -> None:
     (variant,) = experiment(tmp_path, nodes=2)
     (tmp_path / "peers.txt").write_text("127.0.0.1:1\n")
     with pytest.raises(ConfigError, match=r"e\.yaml: nodes: 2: but .*peers\.txt names 1 peers; make them equal"):
-        await take_part(part(tmp_path), variant.config, tmp_path, lambda _: None)
+        await run_worker(worker_at(tmp_path), variant.config, tmp_path, lambda _: None)
 
 
 class Gathering:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from experiment import told
-from experiment.in_process import TRAINING, experiment, part
+from experiment.in_process import TRAINING, experiment, worker_at
 from ringwide.errors import PeerLost, RingwideError
 from ringwide.experiment import worker
 from ringwide.experiment.node_messages import Message, decode
@@ -30,20 +30,20 @@ def found(run: Path) -> dict[str, Any]:
 def pretend(monkeypatch: pytest.MonkeyPatch, outcome: dict[int, Result] | BaseException) -> None:
     """Training that makes a step and then ends so."""
 
-    async def take_part(part: object, config: object, directory: object, tell: Any) -> dict[int, Result]:
+    async def run_worker(one: object, config: object, directory: object, tell: Any) -> dict[int, Result]:
         tell(told.plan())
         tell(told.steps([1, 2]))
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    monkeypatch.setattr(worker, "take_part", take_part)
+    monkeypatch.setattr(worker, "run_worker", run_worker)
 
 
 async def test_every_variant_leaves_a_run_with_all_nodes(tmp_path: Path) -> None:
     variants = experiment(tmp_path, nodes=2, sweep={"training.learning_rate": [0.1, 0.2]}, logging="verbose")
     outputs = [io.StringIO(), io.StringIO()]
-    codes = await asyncio.gather(*(run_alone(part(tmp_path, rank), variants, outputs[rank]) for rank in range(2)))
+    codes = await asyncio.gather(*(run_alone(worker_at(tmp_path, rank), variants, outputs[rank]) for rank in range(2)))
     assert codes == [0, 0]
     assert len(runs(tmp_path)) == 4  # of each rank, here in one place
     for run in runs(tmp_path):
@@ -66,7 +66,7 @@ async def test_every_variant_leaves_a_run_with_all_nodes(tmp_path: Path) -> None
 async def test_silence_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     variants = experiment(tmp_path, logging="silent", sweep={"training.seed": [1, 2]})
     out = io.StringIO()
-    assert await run_alone(part(tmp_path), variants, out) == 0
+    assert await run_alone(worker_at(tmp_path), variants, out) == 0
     assert (out.getvalue(), capfd.readouterr()) == ("", ("", ""))
     assert [found(run)["status"] for run in runs(tmp_path)] == ["complete"] * 2
 
@@ -76,7 +76,7 @@ async def test_a_stop_leaves_a_partial_report_and_no_further_variant_runs(tmp_pa
     stopping = NodeStop()
     stopping.after_a_step().signal = signal.SIGINT
     out = io.StringIO()
-    assert await run_alone(part(tmp_path, stopping=stopping), variants, out) == 130
+    assert await run_alone(worker_at(tmp_path, stopping=stopping), variants, out) == 130
     (run,) = runs(tmp_path)
     assert (found(run)["status"], found(run)["reason"]) == ("stopped", "SIGINT")
     assert found(run)["nodes"][0]["steps"] == 1
@@ -97,7 +97,7 @@ async def test_what_went_wrong_is_in_the_results_with_what_was_done(
     variants = experiment(tmp_path, sweep={"training.seed": [1, 2]})
     pretend(monkeypatch, error)
     with pytest.raises(type(error)):
-        await run_alone(part(tmp_path), variants, io.StringIO())
+        await run_alone(worker_at(tmp_path), variants, io.StringIO())
     (run,) = runs(tmp_path)
     assert (found(run)["status"], found(run)["reason"]) == (status, reason)
     assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2]
@@ -109,7 +109,7 @@ async def test_different_parameters_are_an_error_and_told_in_the_results(
     variants = experiment(tmp_path, nodes=2)
     pretend(monkeypatch, {0: told.result(), 1: told.result(fingerprint="bb")})
     with pytest.raises(RingwideError, match="the nodes hold different parameters: aa on node 0; bb on node 1"):
-        await run_alone(part(tmp_path), variants, io.StringIO())
+        await run_alone(worker_at(tmp_path), variants, io.StringIO())
     (run,) = runs(tmp_path)
     assert found(run)["status"] == "failed"
     assert "different parameters" in found(run)["reason"]
@@ -122,7 +122,7 @@ async def test_a_launcher_hears_everything_as_json(
 ) -> None:
     variants = experiment(tmp_path, logging="verbose")
     directory = tmp_path / "given" if given else None
-    assert await run_and_tell(part(tmp_path), variants, directory) == 0
+    assert await run_and_tell(worker_at(tmp_path), variants, directory) == 0
     messages: list[Message | None] = [decode(line) for line in capsys.readouterr().out.splitlines()]
     assert isinstance(messages[0], TrainingPlan)
     assert isinstance(messages[-1], Result)

@@ -1,4 +1,4 @@
-"""What nodes might tell, made up; and a terminal to show it on."""
+"""Made-up messages of nodes, and a terminal to show them on."""
 
 import io
 from collections.abc import Iterable

@@ -17,7 +17,7 @@ from typing import Any
 import tests.faults.rank as rank
 
 import ringwide
-from ringwide.experiment.forkserver import end_with
+from ringwide.experiment.forkserver import die_with_parent
 
 ringwide.join  # noqa: B018 - imported now, once for all
 
@@ -50,7 +50,7 @@ def _fork(requests: socket.socket, words: dict[str, Any], control: socket.socket
     if child:
         return child
     try:
-        end_with(parent)
+        die_with_parent(parent)
         requests.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)

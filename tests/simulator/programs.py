@@ -5,15 +5,15 @@ from itertools import count
 
 from ringwide.collectives.plan import CollectiveKind
 from ringwide.simulator.programs.program import (
+    Abandon,
+    AbandonKind,
     Await,
     Branch,
     Cancel,
     FinishTask,
     Form,
     Gather,
-    Hurry,
     Leave,
-    LetGo,
     Mistake,
     Overlap,
     Pause,
@@ -23,7 +23,7 @@ from ringwide.simulator.programs.program import (
     StartTask,
     Step,
     TaskGroupStep,
-    WayOut,
+    WaitFor,
 )
 
 
@@ -73,7 +73,7 @@ def a_sibling_that_fails_at_once(s: Script) -> list[Step]:
 
 
 def no_time_to_wait(s: Script) -> list[Step]:
-    return [Hurry(s.allreduce(), {0: 0.0}), Await(s.allreduce()), Await(s.allreduce())]
+    return [WaitFor(s.allreduce(), {0: 0.0}), Await(s.allreduce()), Await(s.allreduce())]
 
 
 def two_tasks_that_loop(s: Script) -> list[Step]:
@@ -118,15 +118,15 @@ def one_array_in_two_calls(s: Script) -> list[Step]:
 
 
 def closed_and_never_awaited(s: Script) -> list[Step]:
-    return [LetGo(s.allreduce(), {0: WayOut.CLOSED}), Await(s.allreduce())]
+    return [Abandon(s.allreduce(), {0: AbandonKind.CLOSED}), Await(s.allreduce())]
 
 
 def dropped_and_never_awaited(s: Script) -> list[Step]:
-    return [LetGo(s.allreduce(), {0: WayOut.DROPPED}), Await(s.allreduce())]
+    return [Abandon(s.allreduce(), {0: AbandonKind.DROPPED}), Await(s.allreduce())]
 
 
 def closed_while_it_is_awaited(s: Script) -> list[Step]:
-    return [LetGo(s.allreduce(("float64", 20)), {0: WayOut.BEGUN}), Await(s.allreduce())]
+    return [Abandon(s.allreduce(("float64", 20)), {0: AbandonKind.BEGUN}), Await(s.allreduce())]
 
 
 def sent_by_one_that_has_left(s: Script) -> list[Step]:

@@ -79,7 +79,7 @@ def test_every_fault_comes_up_while_any_other_is_handled() -> None:
 
 def test_second_faults_strike() -> None:
     outcomes = map(simulate, seeds_where(lambda scenario: len(scenario.faults) == 2, 60))
-    assert sum(outcome.struck == 2 for outcome in outcomes) > 40
+    assert sum(outcome.injected == 2 for outcome in outcomes) > 40
 
 
 def test_links_fail_in_every_way() -> None:
@@ -113,13 +113,13 @@ def test_every_algorithm_comes_up_with_every_fault(deep: bool) -> None:
 
 
 def test_every_codec_comes_up_and_is_used() -> None:
-    seeds = seeds_where(lambda scenario: scenario.codec_jobs.encodes and is_peaceful(scenario), 150)
+    seeds = seeds_where(lambda scenario: scenario.codec_settings.encodes and is_peaceful(scenario), 150)
     used = frozenset[str]().union(*(simulate(seed).codecs for seed in seeds))
     assert used >= {*registry.NAMES, "lz4+shuffle"}
 
 
 def test_auto_finds_a_codec_in_time_to_use_it() -> None:
-    seeds = seeds_where(lambda scenario: scenario.codec_jobs.codec == "auto", 60)
+    seeds = seeds_where(lambda scenario: scenario.codec_settings.codec == "auto", 60)
     assert sum(simulate(seed).codecs > {"none"} for seed in seeds) >= 5
 
 
@@ -127,12 +127,12 @@ def test_auto_finds_a_codec_in_time_to_use_it() -> None:
     "kind", [FaultKind.MISMATCH, FaultKind.ABORT, FaultKind.KILL, FaultKind.LEAVE, FaultKind.RESET, FaultKind.FREEZE]
 )
 def test_faults_strike_while_codecs_are_at_work(kind: FaultKind) -> None:
-    seeds = seeds_where(lambda scenario: scenario.codec_jobs.encodes and only(scenario, kind), 60)
+    seeds = seeds_where(lambda scenario: scenario.codec_settings.encodes and only(scenario, kind), 60)
     assert sum(simulate(seed).interrupted for seed in seeds) > 0
 
 
 def test_books_are_kept_of_many_lives() -> None:
-    assert len(seeds_where(lambda scenario: scenario.keeps_books and len(scenario.calls) > 2, 20)) == 20
+    assert len(seeds_where(lambda scenario: scenario.checks_feedback and len(scenario.calls) > 2, 20)) == 20
 
 
 # The command
@@ -164,7 +164,7 @@ def test_the_command_names_failing_seeds(capsys: pytest.CaptureFixture[str], mon
         results="",
         codecs=frozenset(),
         interrupted=0,
-        struck=1,
+        injected=1,
         errors=frozenset(),
     )
     monkeypatch.setattr("ringwide.simulator.life.simulate", lambda seed: bad if seed == 8 else simulate(seed))

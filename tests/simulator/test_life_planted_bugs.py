@@ -1,4 +1,4 @@
-"""The simulator sees: bugs planted in the real machinery are found, each within a few hundred seeds."""
+"""Sensitivity of the simulator: bugs planted in the real machinery are found, each within a few hundred seeds."""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -195,7 +195,7 @@ def take_computing_for_silence(plant: pytest.MonkeyPatch) -> None:
 
 def leaving(scenario: Scenario) -> bool:
     return strikes(FaultKind.NONE, FaultKind.LEAVE, FaultKind.COMPUTE)(scenario) and (
-        scenario.peer_loss or scenario.fault.kind is FaultKind.LEAVE
+        scenario.leave_when_done or scenario.fault.kind is FaultKind.LEAVE
     )
 
 
@@ -204,7 +204,7 @@ def computing(scenario: Scenario) -> bool:
 
 
 def encoded(scenario: Scenario) -> bool:
-    return scenario.codec_jobs.encodes and scenario.fault.kind is FaultKind.ABORT
+    return scenario.codec_settings.encodes and scenario.fault.kind is FaultKind.ABORT
 
 
 def repeated(scenario: Scenario) -> bool:

@@ -11,20 +11,20 @@ from ringwide.simulator.__main__ import main
 from ringwide.simulator.life import Tried, cores, try_seeds
 from ringwide.simulator.programs.drawing import program_of
 from ringwide.simulator.programs.program import (
+    Abandon,
+    AbandonKind,
     Branch,
     Cancel,
     Leave,
-    LetGo,
     Mistake,
     Overlap,
     Program,
     Step,
     TaskGroupStep,
-    WayOut,
     all_steps,
 )
-from ringwide.simulator.programs.verdict import Fate, fates_of, goes_astray
-from ringwide.simulator.programs.world import perform
+from ringwide.simulator.programs.verdict import Expectation, expectations_of, goes_astray
+from ringwide.simulator.programs.world import run_program
 from simulator.programs import CASES, Case, program_of_case
 
 pytestmark = pytest.mark.timeout(600)  # much is computed
@@ -37,7 +37,7 @@ TIMINGS = 40
 @pytest.fixture(scope="module")
 def trials() -> Iterator[Iterator[Tried]]:
     """All programs, tried by as many processes as there are cores while the tests here wait for them."""
-    trials = try_seeds(0, PROGRAMS, jobs=cores(), try_one=perform)
+    trials = try_seeds(0, PROGRAMS, jobs=cores(), try_one=run_program)
     yield trials
     trials.close()  # type: ignore[attr-defined]
 
@@ -57,20 +57,22 @@ def test_no_program_has_problems(part: int, trials: Iterator[Tried]) -> None:
 def test_what_was_wrong_once_is_right(case: Case, size: int) -> None:
     program = program_of_case(case, size)
     for seed in range(TIMINGS):
-        assert not (problems := perform(seed, program).problems), f"seed {seed}: {problems}\n{program}"
+        assert not (problems := run_program(seed, program).problems), f"seed {seed}: {problems}\n{program}"
 
 
 def test_a_replay_is_identical() -> None:
     for seed in range(100):
-        assert perform(seed) == perform(seed), f"seed {seed}"
+        assert run_program(seed) == run_program(seed), f"seed {seed}"
 
 
 def test_seeds_differ() -> None:
-    assert len({perform(seed).digest for seed in range(20)}) == 20
+    assert len({run_program(seed).digest for seed in range(20)}) == 20
 
 
 def test_programs_are_the_same_in_any_process() -> None:
-    here, elsewhere = (sum(some.events for some in try_seeds(0, 150, jobs=jobs, try_one=perform)) for jobs in (1, 2))
+    here, elsewhere = (
+        sum(some.events for some in try_seeds(0, 150, jobs=jobs, try_one=run_program)) for jobs in (1, 2)
+    )
     assert here == elsewhere
 
 
@@ -91,7 +93,7 @@ def test_every_call_comes_up_with_every_overlap_and_mistake() -> None:
 
 def test_calls_are_let_go_in_every_way_and_tasks_cancelled_at_every_turn() -> None:
     steps = [step for program in some_programs() for step in all_steps(program.steps)]
-    assert {way for step in steps if isinstance(step, LetGo) for way in step.ways.values()} == set(WayOut)
+    assert {way for step in steps if isinstance(step, Abandon) for way in step.ways.values()} == set(AbandonKind)
     assert {turns for step in steps if isinstance(step, Cancel) for turns in step.after.values()} == set(range(7))
     assert {turns for step in steps if isinstance(step, TaskGroupStep) for turns in step.fails.values()} == set(
         range(7)
@@ -101,11 +103,11 @@ def test_calls_are_let_go_in_every_way_and_tasks_cancelled_at_every_turn() -> No
 @pytest.mark.parametrize(
     "condition",
     [
-        lambda program: all(fate.is_certain for fate in fates_of(program).values()),
+        lambda program: all(expected.is_certain for expected in expectations_of(program).values()),
         goes_astray,
         lambda program: any(isinstance(step, Leave) for step in program.steps),
-        lambda program: some_call(program, lambda fate: fate.unordered),
-        lambda program: some_call(program, lambda fate: len(fate.mistaken) == 1),
+        lambda program: some_call(program, lambda expected: expected.unordered),
+        lambda program: some_call(program, lambda expected: len(expected.mistaken) == 1),
         lambda program: any(isinstance(step, Branch) and step.channel for step in all_steps(program.steps)),
         lambda program: program.size > 3,
     ],
@@ -116,7 +118,7 @@ def test_every_kind_of_program_is_common(condition: Callable[[Program], bool]) -
 
 
 def test_every_error_is_met() -> None:
-    met = frozenset[str]().union(*(perform(seed).errors for seed in range(800)))
+    met = frozenset[str]().union(*(run_program(seed).errors for seed in range(800)))
     assert met >= {
         "CancelledError",
         "CollectiveAborted",
@@ -158,5 +160,5 @@ def some_programs() -> list[Program]:
     return [program_of(seed) for seed in range(SOME_PROGRAMS)]
 
 
-def some_call(program: Program, condition: Callable[[Fate], bool]) -> bool:
-    return any(map(condition, fates_of(program).values()))
+def some_call(program: Program, condition: Callable[[Expectation], bool]) -> bool:
+    return any(map(condition, expectations_of(program).values()))

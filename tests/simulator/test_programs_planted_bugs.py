@@ -1,4 +1,4 @@
-"""Programs see: bugs planted in the call boundary are found, each within a few hundred seeds."""
+"""Sensitivity of programs: bugs planted in the call boundary are found, each within a few hundred seeds."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,9 +15,9 @@ from ringwide.runtime.call import Call
 from ringwide.runtime.call_queue import CallQueue
 from ringwide.runtime.callers import Caller
 from ringwide.simulator.programs.drawing import program_of
-from ringwide.simulator.programs.program import LetGo, Overlap, Pause, Program, SameMemory, StartTask, all_steps
-from ringwide.simulator.programs.verdict import Fate, fates_of
-from ringwide.simulator.programs.world import perform
+from ringwide.simulator.programs.program import Abandon, Overlap, Pause, Program, SameMemory, StartTask, all_steps
+from ringwide.simulator.programs.verdict import Expectation, expectations_of
+from ringwide.simulator.programs.world import run_program
 from ringwide.tensors.memory_claims import MemoryClaims
 
 pytestmark = pytest.mark.timeout(600)  # much is computed
@@ -32,7 +32,7 @@ Likely = Callable[[Program], bool]
 def found(likely: Likely) -> str:
     """The first problem of a program that is likely to show one."""
     for seed in range(MOST_SEEDS):
-        if likely(program_of(seed)) and (problems := perform(seed).problems):
+        if likely(program_of(seed)) and (problems := run_program(seed).problems):
             return problems[0]
     return ""
 
@@ -135,8 +135,8 @@ def take_any_end_for_a_clean_one(plant: pytest.MonkeyPatch) -> None:
 # Where they are likely to show
 
 
-def any_call(condition: Callable[[Fate], bool]) -> Likely:
-    return lambda program: any(map(condition, fates_of(program).values()))
+def any_call(condition: Callable[[Expectation], bool]) -> Likely:
+    return lambda program: any(map(condition, expectations_of(program).values()))
 
 
 def any_step(*kinds: type) -> Likely:
@@ -149,16 +149,16 @@ def overlapping(program: Program) -> bool:
 
 BUGS: list[tuple[Plant, Likely]] = [
     (take_the_number_at_the_first_turn, any_step(StartTask)),
-    (validate_before_the_number, any_call(lambda fate: bool(fate.mistaken))),
-    (forget_who_calls, any_call(lambda fate: fate.unordered)),
-    (refuse_in_silence, any_call(lambda fate: bool(fate.mistaken))),
-    (leave_the_plan_out_of_the_fingerprint, lambda program: program.crooked is not None),
+    (validate_before_the_number, any_call(lambda expected: bool(expected.mistaken))),
+    (forget_who_calls, any_call(lambda expected: expected.unordered)),
+    (refuse_in_silence, any_call(lambda expected: bool(expected.mistaken))),
+    (leave_the_plan_out_of_the_fingerprint, lambda program: program.misconfigured is not None),
     (let_two_calls_have_one_memory, any_step(SameMemory)),
     (let_tensors_of_a_call_overlap, overlapping),
-    (go_on_with_what_was_closed, any_step(LetGo)),
+    (go_on_with_what_was_closed, any_step(Abandon)),
     (hang_up_right_after_the_goodbye, any_step(Pause)),
-    (take_any_end_for_a_clean_one, any_call(lambda fate: bool(fate.cut))),
-    (keep_the_result_of_a_cancelled_call, any_call(lambda fate: bool(fate.cancelling))),
+    (take_any_end_for_a_clean_one, any_call(lambda expected: bool(expected.cut))),
+    (keep_the_result_of_a_cancelled_call, any_call(lambda expected: bool(expected.cancelling))),
 ]
 
 

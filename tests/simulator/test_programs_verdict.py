@@ -1,4 +1,4 @@
-"""What the verdict on a program lets pass, and what it does not."""
+"""Verdict on a program: what it allows, and what it does not."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 
 from ringwide.errors import CollectiveAborted, CollectiveMismatch, CollectiveTimeout, PeerLeft, PeerLost
 from ringwide.simulator.programs.journal import ProgramNumbers, RankJournal, expected_memory
-from ringwide.simulator.programs.program import Await, Hurry, Leave, Mistake, Program, ProgramCall, Step
+from ringwide.simulator.programs.program import Await, Leave, Mistake, Program, ProgramCall, Step, WaitFor
 from ringwide.simulator.programs.verdict import verdict
 from simulator.programs import Script
 
@@ -21,14 +21,14 @@ def journals_of(
     """Of ranks that have made one call: `True` is its result, an error that error, and None no end at all."""
     materials = [ProgramNumbers(call, rank, SIZE) for rank in range(SIZE)]
     journals = [RankJournal(through=True) for _ in materials]
-    brought = [[array.copy() for array in material.memory] for material in materials]
-    for rank, (material, journal, outcome) in enumerate(zip(materials, journals, outcomes, strict=True)):
-        journal.open(call.index, material.memory)
+    brought = [[array.copy() for array in call_numbers.memory] for call_numbers in materials]
+    for rank, (call_numbers, journal, outcome) in enumerate(zip(materials, journals, outcomes, strict=True)):
+        journal.open(call.index, call_numbers.memory)
         if outcome is True:
-            for array, result in zip(material.memory, expected_memory(call, rank, brought), strict=True):
+            for array, result in zip(call_numbers.memory, expected_memory(call, rank, brought), strict=True):
                 array[...] = result
         if outcome is not None:
-            journal.close(call.index, material.memory if outcome is True else outcome)
+            journal.close(call.index, call_numbers.memory if outcome is True else outcome)
         if told is not None:
             told(rank, journal)
         journal.conclude()
@@ -42,7 +42,7 @@ def judged(step: Step, call: ProgramCall, *outcomes: object, **how: Callable[[in
 PLAIN = Script().allreduce()
 MISTAKEN = Script().allreduce(rank0=Mistake.READ_ONLY)
 HURRIED = Script().allreduce()
-HURRY = Hurry(HURRIED, {0: 0.0})
+HURRY = WaitFor(HURRIED, {0: 0.0})
 ABORTED_BY_0, ABORTED_BY_1 = (CollectiveAborted(number=1, what="", by=rank, reason="") for rank in range(2))
 MISMATCH = CollectiveMismatch(number=1, rank=0, ours="", other_rank=1, theirs="")
 TIMED_OUT = CollectiveTimeout(number=1, what="", waiting_for=[1], seconds=1.0)

@@ -1,4 +1,4 @@
-"""Which ends of a call the simulator lets pass: whoever is named must have to do with what went wrong."""
+"""Verdict on the end of a call: the rank that an error names must be involved in the fault."""
 
 from dataclasses import replace
 from math import inf
@@ -32,7 +32,7 @@ def fault(kind: FaultKind, **details: object) -> Fault:
 
 
 @pytest.mark.parametrize(
-    ("struck", "rank", "allowed", "refused"),
+    ("injected", "rank", "allowed", "refused"),
     [
         (fault(FaultKind.KILL), 2, [LOST_0], [LOST_1, LEFT_1, TIMED_OUT, CORRUPT]),
         (fault(FaultKind.RESET), 2, [LOST_0, LOST_1], [LOST_2, TIMED_OUT]),
@@ -50,12 +50,12 @@ def fault(kind: FaultKind, **details: object) -> Fault:
     ],
 )
 def test_only_what_a_fault_explains_is_allowed(
-    struck: Fault, rank: int, allowed: list[RingwideError], refused: list[RingwideError]
+    injected: Fault, rank: int, allowed: list[RingwideError], refused: list[RingwideError]
 ) -> None:
     for error in allowed:
-        assert explains(struck, rank, CALL, error, second=False), error
+        assert explains(injected, rank, CALL, error, second=False), error
     for error in refused:
-        assert not explains(struck, rank, CALL, error, second=False), error
+        assert not explains(injected, rank, CALL, error, second=False), error
 
 
 def test_no_call_succeeds_in_which_not_all_took_part() -> None:
@@ -75,7 +75,9 @@ def test_only_who_has_left_may_be_said_to_have_left() -> None:
 
 
 def test_a_kill_is_known_sooner_than_a_freeze_and_both_before_the_timeout() -> None:
-    scenario = replace(scenario_of(0), weather=replace(scenario_of(0).weather, latency=0.0, toil=0.0, pause=0.0))
+    scenario = replace(
+        scenario_of(0), conditions=replace(scenario_of(0).conditions, latency=0.0, codec_delay=0.0, pause=0.0)
+    )
     kill, freeze = (
         patience(replace(scenario, size=3, faults=(fault(kind),))) for kind in (FaultKind.KILL, FaultKind.FREEZE)
     )
@@ -83,6 +85,6 @@ def test_a_kill_is_known_sooner_than_a_freeze_and_both_before_the_timeout() -> N
 
 
 def test_a_frozen_rank_has_time_from_when_it_goes_on() -> None:
-    struck = [(1.0, replace(fault(FaultKind.FREEZE), lasts=2.0)), (1.5, fault(FaultKind.KILL))]
-    assert woken_at(0, struck) == 3.0
-    assert woken_at(1, struck) == 0.0
+    injected = [(1.0, replace(fault(FaultKind.FREEZE), lasts=2.0)), (1.5, fault(FaultKind.KILL))]
+    assert woken_at(0, injected) == 3.0
+    assert woken_at(1, injected) == 0.0

@@ -1,4 +1,4 @@
-"""What a backend cannot do, and what it says when asked, on every rank."""
+"""Limits of a backend, and its errors at them, on every rank."""
 
 import re
 from dataclasses import dataclass

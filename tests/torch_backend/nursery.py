@@ -1,4 +1,4 @@
-"""Where the ranks come from: one process that has imported torch, and forks them. Started by sets.py.
+"""Fork server for ranks: one process that has imported torch, and forks them. Started by sets.py.
 
 A request is one line of JSON on stdin: which ranks, in which environment, what they do. The answer, when all of them
 have ended, is a line with their exit codes. Ranks end with this process, and this process ends when its stdin does.
@@ -19,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 from tests.torch_backend import rank
 
-from ringwide.experiment.forkserver import end_with
+from ringwide.experiment.forkserver import die_with_parent
 
 PRELOADED = (  # what cases would import, each rank for itself
     "ringwide.torch",
@@ -37,7 +37,7 @@ LOOK_SECONDS = 0.02
 
 
 def main() -> None:
-    end_with(os.getppid())
+    die_with_parent(os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest
     gc.collect()
     gc.freeze()  # what all ranks share need not be looked through, and so copied, by each
@@ -57,7 +57,7 @@ def _fork(request: dict[str, Any], number: int) -> int:
     child = os.fork()
     if child:
         return child
-    end_with(parent)
+    die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     log = os.open(Path(request["directory"], f"rank{number}.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -22,7 +22,7 @@ from tests.torch_backend.conformance import CASES
 from tests.torch_backend.limits import Limit, limits_of
 from tests.torch_backend.world import World
 
-from ringwide.experiment.forkserver import end_with
+from ringwide.experiment.forkserver import die_with_parent
 
 LONGEST_CASE_SECONDS = 60
 LONGEST_START_SECONDS = 90
@@ -98,5 +98,5 @@ def live(task: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":  # as torchrun starts it; torch itself finds the backend
-    end_with(os.getppid())
+    die_with_parent(os.getppid())
     live(json.loads(Path(sys.argv[1]).read_text()))

@@ -1,4 +1,4 @@
-"""Which error feedback belongs to a bucket of DDP's."""
+"""Assignment of error feedback to the buckets of DDP."""
 
 import torch
 from torch import nn

@@ -1,10 +1,10 @@
-"""What the ring is asked for when torch asks for something, and how results come into a caller's tensors."""
+"""Translation of torch's operations and dtypes for the ring, and writing of results into the caller's tensors."""
 
 import pytest
 import torch
 from torch.distributed import ReduceOp
 
-from ringwide.torch.dtype_views import operation_on, require_places, write
+from ringwide.torch.dtype_views import operation_on, require_outputs, write
 
 TRUTHS, FLOATS, INTEGERS = torch.tensor([True]), torch.ones(2), torch.ones(2, dtype=torch.int64)
 
@@ -27,9 +27,9 @@ def test_what_means_the_same_is_one_operation() -> None:
 def test_places_that_cannot_be_written_are_found_before_any_is() -> None:
     good = torch.zeros(4)
     with pytest.raises(TypeError, match=r"all_gather: output 1 is of torch\.int64"):
-        require_places([good, torch.zeros(4, dtype=torch.int64)], torch.float32, "all_gather")
+        require_outputs([good, torch.zeros(4, dtype=torch.int64)], torch.float32, "all_gather")
     with pytest.raises(ValueError, match=r"output 1.*share memory"):
-        require_places([good, torch.zeros(1).expand(4)], torch.float32, "all_gather")
+        require_outputs([good, torch.zeros(1).expand(4)], torch.float32, "all_gather")
 
 
 def test_a_tensor_is_written_whatever_mode_it_was_made_in() -> None:

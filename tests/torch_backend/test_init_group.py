@@ -1,4 +1,4 @@
-"""How groups meet in a store: ranks are threads here, and have a store in memory."""
+"""Formation of groups through a store: ranks are threads here, and have a store in memory."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""torch hears of the backend by itself, in every program: that must be quick, quiet and harmless."""
+"""Registration of the backend, which torch triggers in every program: it must be quick, quiet and harmless."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Failures while DDP trains: everybody learns of them, by name, and whoever can go on does."""
+"""Failures while DDP trains: every rank gets an error that names them, and trains on where that is possible."""
 
 import signal
 from typing import Any

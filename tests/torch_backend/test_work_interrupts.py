@@ -1,4 +1,4 @@
-"""The wake-up descriptor by which the loop hears of Ctrl-C, and who else has it."""
+"""Wake-up descriptor by which the loop learns of Ctrl-C, and other users of it."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ def test_a_signal_of_a_forked_child_is_not_heard_in_its_parent() -> None:
         assert signal.set_wakeup_fd(-1) != -1, "the parent still has its own"
     finally:
         signal.set_wakeup_fd(before)
-        behind.start(lambda: _silence(work._doorbells.pop(behind))).wait(60)
+        behind.start(lambda: _silence(work._watches.pop(behind))).wait(60)
 
 
 def test_a_loop_that_replaces_one_that_has_ended_hears_signals() -> None:
@@ -34,16 +34,16 @@ def test_a_loop_that_replaces_one_that_has_ended_hears_signals() -> None:
         first.close()
         second = BackgroundLoop()
         work.end_calls_at_interrupts(second)
-        assert list(work._doorbells) == [second]
-        assert work._doorbells[second]._rings
-        assert signal.set_wakeup_fd(-1) == work._doorbells[second]._there.fileno()
-        second.start(lambda: _silence(work._doorbells.pop(second))).wait(60)
+        assert list(work._watches) == [second]
+        assert work._watches[second]._installed
+        assert signal.set_wakeup_fd(-1) == work._watches[second]._there.fileno()
+        second.start(lambda: _silence(work._watches.pop(second))).wait(60)
         second.close()
     finally:
         signal.set_wakeup_fd(before)
 
 
-async def _silence(doorbell: work._Doorbell) -> None:
-    asyncio.get_running_loop().remove_reader(doorbell._here.fileno())
-    for end in (doorbell._here, doorbell._there):
+async def _silence(watch: work._InterruptWatch) -> None:
+    asyncio.get_running_loop().remove_reader(watch._here.fileno())
+    for end in (watch._here, watch._there):
         end.close()

@@ -1,4 +1,4 @@
-"""Where a case is played, and how a function becomes a case."""
+"""World of a case: where it runs, and how a function becomes a case."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

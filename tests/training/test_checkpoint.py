@@ -124,14 +124,14 @@ def cut(part: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (remove("step-000000004.pt"), "no complete checkpoint to go on from"),
+        (remove("step-000000004.pt"), "no complete checkpoint to resume from"),
         (
             remove("step-000000004.rank-0.pt"),
             r"step-000000004\.rank-0\.pt: the checkpoint cannot be read: No such file",
         ),
-        (overwrite("step-000000004.pt", b"hello"), r"step-000000004\.pt: this is not a whole checkpoint"),
-        (cut("step-000000004.pt"), r"step-000000004\.pt: this is not a whole checkpoint"),
-        (cut("step-000000004.rank-0.pt"), r"rank-0\.pt: this is not a whole checkpoint"),
+        (overwrite("step-000000004.pt", b"hello"), r"step-000000004\.pt: not a complete checkpoint file"),
+        (cut("step-000000004.pt"), r"step-000000004\.pt: not a complete checkpoint file"),
+        (cut("step-000000004.rank-0.pt"), r"rank-0\.pt: not a complete checkpoint file"),
     ],
 )
 async def test_what_is_missing_or_broken_is_named(tmp_path: Path, harm: Callable[[Path], None], message: str) -> None:
@@ -178,7 +178,7 @@ async def test_an_end_that_moves_the_learning_rate_is_refused_with_the_cure(tmp_
     await alone(falling, tmp_path)
     longer = falling.model_copy(update={"steps": 6})
     told = await refusal(longer, tmp_path)
-    assert "falls until step 4, in this run it would fall until step 6; set training.decay_steps: 4" in told
+    assert "decays until step 4, in this run it would decay until step 6; set training.decay_steps: 4" in told
     cured = longer.model_copy(update={"decay_steps": 4})
     assert (await train(Meeting(1).ring(0), cured, ignore, resume=tmp_path)).steps == 2
 

@@ -1,4 +1,4 @@
-"""Backward passes are made up: each is told in which order gradients arrive, and waits where the test says so."""
+"""Exchange of gradients, with made-up backward passes: each gets the order of its gradients, and waits where told."""
 
 import asyncio
 import sys

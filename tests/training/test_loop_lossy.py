@@ -1,4 +1,4 @@
-"""What is learnt when gradients lose something on their way.
+"""Training with lossy codecs.
 
 Of 359 test digits four are more than one point. Over six seeds int8 and topk read at most one digit less than plain
 training did; topk without its feedback read at least 15 less.

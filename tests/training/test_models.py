@@ -82,7 +82,7 @@ def test_the_cnn_takes_pictures_of_any_size(shape: tuple[int, ...]) -> None:
 
 
 def test_the_cnn_refuses_what_is_no_picture() -> None:
-    with pytest.raises(ConfigError, match=r"'cnn': samples of shape \(50,\) are no pictures"):
+    with pytest.raises(ConfigError, match=r"'cnn': samples of shape \(50,\) are not pictures"):
         built({"model": "cnn", "data": "mine:data"}, data_of(torch.randn(6, 50)))
 
 

@@ -69,7 +69,7 @@ def test_the_codecs_work_before_training_and_in_its_rests_does_not_count(told: l
     journal = StepJournal(told.append, wire)
     assert journal.traffic().compression_ratio == 1.0
     wire.raw, wire.wire, wire.codec_seconds = 4600, 1300, 3.5
-    with journal.resting():
+    with journal.paused():
         wire.sent, wire.received, wire.raw, wire.wire, wire.codec_seconds = 5000, 5000, 9600, 6300, 9.5
     wire.sent, wire.raw, wire.wire, wire.codec_seconds = 5100, 9700, 6350, 9.75
     assert journal.traffic() == Traffic(100, 0, raw_bytes=700, wire_bytes=350, codec_seconds=0.75)

@@ -22,7 +22,7 @@ def test_it_counts_while_it_runs_and_not_while_it_rests(clock: Clock) -> None:
     with watch.running():
         clock.now += 1
         assert watch.seconds == 1
-        with watch.resting():
+        with watch.paused():
             clock.now += 10
             assert watch.seconds == 1
         clock.now += 2
@@ -37,7 +37,7 @@ def test_what_was_counted_stays_after_an_error(clock: Clock) -> None:
     def rest_badly() -> None:
         with watch.running():
             clock.now += 1
-            with watch.resting():
+            with watch.paused():
                 clock.now += 10
                 raise OSError("full")
 

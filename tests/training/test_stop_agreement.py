@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from in_memory_ring import InMemoryRing, Meeting
 
 from ringwide.training.progress import StopRequest
-from ringwide.training.stop_agreement import BEAT_SECONDS, MOST_STEPS, StopAgreement
+from ringwide.training.stop_agreement import ASK_EVERY_SECONDS, MOST_STEPS, StopAgreement
 
 FAR = 3000
 
 
 class Runner:
-    """A rank that only makes steps, each as long as it is told, and stops when the pulse says so."""
+    """A rank that only makes steps, each as long as it is told, and stops when the agreement says so."""
 
     def __init__(
         self, ring: InMemoryRing, limit: float | None = None, *, first_step: int = 1, signal_at: int | None = None
@@ -21,7 +21,7 @@ class Runner:
         self.ring, self.seconds, self.stop = ring, 0.0, StopRequest()
         self.beats: list[int] = []
         self._signal_at, self._first = signal_at, first_step
-        self.pulse = StopAgreement(
+        self.agreement = StopAgreement(
             ring, seconds=lambda: self.seconds, stop=self.stop, limit=limit, first_step=first_step
         )
 
@@ -31,9 +31,9 @@ class Runner:
             self.seconds += step_seconds[step % len(step_seconds)]
             if step == self._signal_at:
                 self.stop.signal = 15
-            if self.pulse.is_due(step):
+            if self.agreement.is_due(step):
                 self.beats.append(step)
-                if await self.pulse.beat(step):
+                if await self.agreement.ask(step):
                     return step
         return 0
 
@@ -54,7 +54,7 @@ def test_all_ranks_ask_and_stop_after_the_same_steps_whatever_their_clocks_say(
         runners = [Runner(meeting.ring(rank), limit, signal_at=signal_at if rank == 1 else None) for rank in range(2)]
         runners += [Runner(meeting.ring(rank), limit) for rank in range(2, len(clocks))]
         last = await asyncio.gather(*(each.run(*clock) for each, clock in zip(runners, clocks, strict=True)))
-        return [(step, each.beats, each.pulse.signal) for step, each in zip(last, runners, strict=True)]
+        return [(step, each.beats, each.agreement.signal) for step, each in zip(last, runners, strict=True)]
 
     found = asyncio.run(run())
     assert all(each == found[0] for each in found)
@@ -86,18 +86,18 @@ def test_steps_of_any_length_overshoot_by_what_fitted_into_a_moment(steps: list[
     before = runner.beats[-2] if len(runner.beats) > 1 else 0
     assert last
     assert runner.seconds <= limit + (last - before) * max(steps)
-    assert last - before <= max(1, BEAT_SECONDS / min(steps))
+    assert last - before <= max(1, ASK_EVERY_SECONDS / min(steps))
 
 
 async def test_steps_that_are_long_are_followed_each_by_a_beat() -> None:
     runner = alone(limit=5.0)
-    assert await runner.run(BEAT_SECONDS * 2) == 25
+    assert await runner.run(ASK_EVERY_SECONDS * 2) == 25
     assert runner.beats == list(range(1, 26))
 
 
 async def test_steps_that_are_short_are_asked_after_a_few_times_a_second() -> None:
     runner = alone()
-    await runner.run(BEAT_SECONDS / 20)
+    await runner.run(ASK_EVERY_SECONDS / 20)
     assert runner.beats[:6] == [1, 3, 7, 15, 31, 50]
     between = {later - earlier for earlier, later in zip(runner.beats[6:], runner.beats[7:], strict=False)}
     assert between <= {19, 20}  # what fits, rounded down
@@ -113,7 +113,7 @@ async def test_a_model_that_turns_slow_stops_after_a_bounded_number_of_steps(sig
 
 async def test_the_interval_shrinks_when_steps_get_longer_and_grows_again() -> None:
     runner = alone()
-    slow, quick = [BEAT_SECONDS] * 500, [BEAT_SECONDS / 20] * 500
+    slow, quick = [ASK_EVERY_SECONDS] * 500, [ASK_EVERY_SECONDS / 20] * 500
     await runner.run(*quick, *slow)
     intervals = {
         step: later - step for step, later in zip(runner.beats, runner.beats[1:], strict=False) if step < 2 * FAR
@@ -135,11 +135,11 @@ async def test_a_signal_on_one_rank_is_heard_by_all_at_the_next_beat(first_step:
     heard = Runner(meeting.ring(0), first_step=first_step, signal_at=first_step + 3)
     other = Runner(meeting.ring(1), first_step=first_step)
     assert await asyncio.gather(heard.run(0.001), other.run(0.001)) == [first_step + 6] * 2
-    assert (heard.pulse.signal, other.pulse.signal, other.stop.signal) == (15, 15, 0)
+    assert (heard.agreement.signal, other.agreement.signal, other.stop.signal) == (15, 15, 0)
 
 
 async def test_the_end_of_the_time_is_not_a_signal() -> None:
     runner = alone(limit=0.5)
-    assert runner.pulse.signal == 0
+    assert runner.agreement.signal == 0
     assert await runner.run(0.05)
-    assert runner.pulse.signal == 0
+    assert runner.agreement.signal == 0

@@ -37,7 +37,7 @@ def test_a_function_is_found_by_its_path(write: Write) -> None:
 def test_a_module_that_is_not_there_is_named(path: str) -> None:
     name = path.partition(":")[0] if path.startswith("json") else "nowhere"
     assert complaint(lambda: resolve(path, "training.data")) == (
-        f"training.data: {path!r}: no module named {name!r}; put it beside the experiment file, or install it"
+        f"training.data: {path!r}: no module named {name!r}; put it next to the experiment file, or install it"
     )
 
 

@@ -9,7 +9,7 @@ from ringwide.errors import ConfigError
 from ringwide.training import user_data
 from ringwide.training.data_sources import clusters
 from ringwide.training.samples import Data, TensorSamples
-from ringwide.training.user_data import own_data
+from ringwide.training.user_data import load_user_data
 
 
 class Squares:
@@ -27,7 +27,7 @@ class Squares:
 
 def loaded(returned: Any, monkeypatch: pytest.MonkeyPatch) -> Data:
     monkeypatch.setattr(user_data, "call", lambda path, key, options: returned)
-    return own_data("mine:data", {})
+    return load_user_data("mine:data", {})
 
 
 def arrays(length: int, width: int = 4) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
-"""How every command begins and ends: where its warnings go, what its errors look like, with which code it exits.
+"""Start and end of every command: its warnings, the form of its errors, its exit code.
 
-Exit codes: 0 well, 1 a wrong number or output that cannot be written, 2 to 7 as in `ringwide.errors`, 128 + n ended by
-signal n.
+Exit codes: 0 success, 1 a wrong number or output that cannot be written, 2 to 7 as in `ringwide.errors`, 128 + n ended
+by signal n.
 """
 
 import argparse
@@ -16,11 +16,11 @@ from typing import NoReturn
 
 ENDED_BY_SIGNAL = 128
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
-CHOICES = "ringwide.compression"  # tells what `codec: auto` chooses, and why
+CHOICES = "ringwide.compression"  # logs what `codec: auto` chooses, and why
 
 
 class Parser(argparse.ArgumentParser):
-    """Repeats what it does not understand, but no key that got among the arguments, as by `--key-file $(cat FILE)`."""
+    """Parser whose error texts never repeat a key that got among the arguments, as by `--key-file $(cat FILE)`."""
 
     def error(self, message: str) -> NoReturn:
         from ringwide.bootstrap.protection import concealed
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def finish(command: Callable[[], int]) -> int:
-    """Run a command; a mistake of its user, or an interruption, ends it in one line and without a traceback."""
+    """Run a command and return its exit code. A user's mistake or an interrupt ends it with one line, no traceback."""
     from ringwide.errors import RingwideError
 
     try:
@@ -42,7 +42,7 @@ def finish(command: Callable[[], int]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return ENDED_BY_SIGNAL + signal.SIGINT
-    except BrokenPipeError:  # the reader, `head` for example, has had enough
+    except BrokenPipeError:  # the reader, `head` for example, has closed the pipe
         return ENDED_BY_SIGNAL + signal.SIGPIPE
     except OSError as error:
         if error.errno not in UNWRITABLE:
@@ -50,11 +50,11 @@ def finish(command: Callable[[], int]) -> int:
         print(f"ringwide: error: {error.filename or 'the output'} cannot be written: {error.strerror}", file=sys.stderr)
         return 1
     finally:
-        _drop_what_cannot_be_written()
+        _drop_unwritable_output()
 
 
-def _drop_what_cannot_be_written() -> None:
-    """Python would try once more while exiting, and complain."""
+def _drop_unwritable_output() -> None:
+    """Discard output that cannot be written: Python would try again at exit, and complain."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -63,6 +63,7 @@ def _drop_what_cannot_be_written() -> None:
 
 @contextmanager
 def warnings_shown() -> Iterator[None]:
+    """Show warnings, and what `codec: auto` chooses, on standard error for the length of the block."""
     logger = logging.getLogger("ringwide")
     handler = logging.StreamHandler()
     handler.setFormatter(_PlainLine())
@@ -79,7 +80,7 @@ def warnings_shown() -> Iterator[None]:
 
 
 def _is_for_a_person(record: logging.LogRecord) -> bool:
-    """Not what only a log file asks for, by which loggers come to say more."""
+    """Filter out records that loggers emit only because a log file has lowered their level."""
     return record.levelno >= (logging.INFO if record.name.startswith(CHOICES) else logging.WARNING)
 
 

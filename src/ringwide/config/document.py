@@ -1,4 +1,4 @@
-"""What a file of settings says, and what it says once something is changed by the command line or by a sweep."""
+"""Document of settings: the contents of a file with the place of each key, and the changes made to it since."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from ringwide.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Plain data, and where each key was written. After changes, `before` is the document without them."""
+    """Plain data, and the place where each key was written. After changes, `before` is the document without them."""
 
     path: Path
     data: dict[str, Any]
@@ -20,27 +20,27 @@ class Document:
     before: Self | None = None
 
     def place(self, key_path: KeyPath) -> str:
-        """Where the key was written, or the nearest thing around it that was written at all."""
+        """Place of the key, or of the nearest block around it that was written."""
         while key_path and key_path not in self.places:
             key_path = key_path[:-1]
         return self.places.get(key_path, f"{self.path}:1")
 
     def place_of_block(self, block: KeyPath) -> str:
-        """Where to look when the keys of a block do not fit together: at what was changed in it, if anything was."""
+        """Place to name when the keys of a block do not fit together: that of changes in it, if there are any."""
         changes = [place for key_path, place in self.changed.items() if is_below(key_path, block)]
         return " and ".join(dict.fromkeys(changes)) or self.place(block)
 
     def layer(self) -> Self:
-        """The same, about to be changed."""
+        """Copy to apply changes to."""
         return type(self)(self.path, self.data, self.places, {}, self)
 
     def without(self, key: str) -> Self:
-        """The same without a key of the outermost block, about to be changed."""
+        """Copy without a top-level key, to apply changes to."""
         data = {name: value for name, value in self.data.items() if name != key}
         return type(self)(self.path, data, self.places, {}, self)
 
     def with_change(self, key_path: KeyPath, value: Any, places: dict[KeyPath, str], change: str) -> Self:
-        """The value replaces what was there. `places` are those of all that is in it; `change` tells of it in words."""
+        """Document with the value replaced. `places` are those of all keys in it; `change` describes it for errors."""
         kept = {path: place for path, place in self.places.items() if not is_below(path, key_path)}
         around = {key_path[:length]: places[key_path] for length in range(1, len(key_path))}
         data = _placed(self.data, key_path, value, places[key_path])
@@ -48,7 +48,7 @@ class Document:
         return type(self)(self.path, data, around | kept | places, changed, self.before)
 
     def simpler(self) -> Iterator[Self]:
-        """What to look at before these changes are blamed: the document without them, and with each of them alone."""
+        """Documents to check before these changes are blamed: without them, and with each of them alone."""
         if self.before is None:
             return
         yield self.before
@@ -66,36 +66,36 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class DocumentKind:
-    """What a file is, for sentences about it."""
+    """Kind of a file, for error texts."""
 
     name: str
     example: str
-    named_by: str = ""  # "VARIABLE: " if not by the command line
+    named_by: str = ""  # "VARIABLE: " if a variable names the file
 
 
 AN_EXPERIMENT = DocumentKind("the experiment", "nodes: 4")
 
 
-def read_document(path: Path, sort: DocumentKind = AN_EXPERIMENT) -> Document:
-    where = f"{sort.named_by}{path}"
-    data, places = parse(_read(path, where, sort), lambda line: f"{where}:{line}")
+def read_document(path: Path, kind: DocumentKind = AN_EXPERIMENT) -> Document:
+    where = f"{kind.named_by}{path}"
+    data, places = parse(_read(path, where, kind), lambda line: f"{where}:{line}")
     data = {} if data is None else data
     if not isinstance(data, dict):
-        raise ConfigError(f"{where}:1: the file holds {_kind(data)}; it should hold keys, as in '{sort.example}'")
+        raise ConfigError(f"{where}:1: the file holds {_described(data)}; it should hold keys, as in '{kind.example}'")
     return Document(path, data, places)
 
 
-def _read(path: Path, where: str, sort: DocumentKind) -> str:
+def _read(path: Path, where: str, kind: DocumentKind) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"{where}: {sort.name} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{where}: {kind.name} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{where}: {sort.name} is not UTF-8 text") from error
+        raise ConfigError(f"{where}: {kind.name} is not UTF-8 text") from error
 
 
 def _placed(data: dict[str, Any], key_path: KeyPath, value: Any, place: str, above: KeyPath = ()) -> dict[str, Any]:
-    """A copy of the data with the value at this path. What is not on the way is shared with the original."""
+    """Copy of the data with the value at this path. Other branches are shared with the original."""
     first, rest = str(key_path[0]), key_path[1:]
     if not rest:
         return data | {first: value}
@@ -116,5 +116,5 @@ def is_below(key_path: KeyPath, block: KeyPath) -> bool:
     return key_path[: len(block)] == block
 
 
-def _kind(data: object) -> str:
+def _described(data: object) -> str:
     return "a list" if isinstance(data, list) else f"only {data!r}"

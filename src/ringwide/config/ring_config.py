@@ -1,7 +1,7 @@
-"""The settings of a ring: flat, each with its unit in its name and a default that is good.
+"""Settings of a ring: flat, each with its unit in its name and a good default.
 
-Sizes may be written as integers or as text with a unit (`"1MiB"`, `"512 KB"`). Everything is checked when it is
-loaded; unknown keys are errors. Rooms below this one take plain arguments, never these objects.
+Sizes may be integers or text with a unit (`"1MiB"`, `"512 KB"`). Everything is checked on loading; unknown keys are
+errors. The packages below take plain arguments, never these objects.
 """
 
 import os
@@ -16,7 +16,6 @@ from pydantic import (
     ConfigDict,
     Field,
     TypeAdapter,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -35,15 +34,16 @@ from ringwide.bootstrap.protection import VARIABLE as KEY_VARIABLE
 from ringwide.bootstrap.same_host import SameHost
 from ringwide.compression.codecs import registry
 from ringwide.compression.codecs.base import Codec
+from ringwide.config import validation
 from ringwide.config.document import Document, DocumentKind, read_document
-from ringwide.config.validation import DECIDES_BITS, EQUAL, OverrideSource, checked, fields_that, overridden
+from ringwide.config.validation import DECIDES_BITS, EQUAL, OverrideSource
 from ringwide.errors import ConfigError
 from ringwide.transport.aead_wire import KEY_BYTES, cipher
 from ringwide.transport.tls import TlsContexts, tls_contexts
 
 CODECS = (*registry.NAMES, "auto")
 TREE_LIMIT_BYTES = 256 * 1024
-"""What every express lane carries as one frame."""
+"""Every express lane carries as much in one frame."""
 _SWITCH: tuple[TypeAdapter[Any], str] = TypeAdapter(bool), ", true or false"
 _AUTO_OR: dict[str, tuple[TypeAdapter[Any], str]] = {
     "codec_threads": (TypeAdapter(Annotated[int, Field(ge=0, le=64)]), " or a whole number from 0 to 64"),
@@ -52,7 +52,7 @@ _AUTO_OR: dict[str, tuple[TypeAdapter[Any], str]] = {
     "tree_bytes": (TypeAdapter(Annotated[ByteSize, Field(le=TREE_LIMIT_BYTES)]), " or a size of at most 256KiB"),
     "threshold_bytes": (TypeAdapter(ByteSize), " or a size such as 512KiB"),
 }
-"""The settings that are `auto` or a value of this type, and how that is said."""
+"""Settings that are `auto` or a value of this type, and how error texts call that."""
 FILE_VARIABLE, SET_VARIABLE = "RINGWIDE_CONFIG", "RINGWIDE_SET"
 _BY_VARIABLE = OverrideSource(SET_VARIABLE, f"write KEY=VALUE, as in {SET_VARIABLE}='codec=lz4 lanes=2'")
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
@@ -61,7 +61,7 @@ MIB = 1024 * KIB
 
 
 class TlsFiles(BaseModel):
-    """Where this rank's certificate is, its private key, and the authority that signs those of all ranks (PEM)."""
+    """Files for mutual TLS: this rank's certificate and private key, and the authority of all ranks (PEM)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -81,7 +81,7 @@ class TlsFiles(BaseModel):
 
 
 class RingConfig(BaseModel):
-    """How one rank joins a ring and moves bytes round it. Ranks that meet compare what must be equal."""
+    """Settings with which a rank joins a ring. Those that must be equal on all ranks are compared in the handshake."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -90,13 +90,13 @@ class RingConfig(BaseModel):
         ge=4 * KIB,
         le=64 * MIB,
         json_schema_extra=EQUAL | DECIDES_BITS,
-        description="What is sent, added and passed on as one piece.",
+        description="Bytes that are sent, added and passed on as one piece.",
     )
     buffer_bytes: ByteSize = Field(
         default=ByteSize(4 * MIB),
         ge=16 * KIB,
         le=1024 * MIB,
-        description="Socket buffers, asked for in both directions.",
+        description="Socket buffers requested, in each direction.",
     )
     lanes: int = Field(
         default=1,
@@ -106,9 +106,7 @@ class RingConfig(BaseModel):
         description="Connections to each neighbour; a tensor is striped over them.",
     )
     messages: bool = Field(
-        default=False,
-        json_schema_extra=EQUAL,
-        description="A lane between every two ranks for send, receive and exchange.",
+        default=False, json_schema_extra=EQUAL, description="A lane between every two ranks for messages and exchange."
     )
     algorithm: Literal["auto", "ring", "tree"] = Field(
         default="auto",
@@ -118,7 +116,7 @@ class RingConfig(BaseModel):
     tree_bytes: ByteSize | Literal["auto"] = Field(
         default="auto",
         json_schema_extra=EQUAL | DECIDES_BITS,
-        description="The largest bucket that algorithm auto sends by the tree, at most 256 KiB; auto: as it pays where "
+        description="The largest bucket that algorithm auto sends by the tree, at most 256 KiB; auto: depends on where "
         "the ranks are, 64 KiB between hosts, 256 on one, 512 by shared memory and 1024 there if cores are few.",
     )
     half_precision: Literal["float32", "native"] = Field(
@@ -129,7 +127,7 @@ class RingConfig(BaseModel):
     codec: str = Field(
         default="none",
         json_schema_extra={"enum": [*CODECS], **EQUAL, **DECIDES_BITS},
-        description=f"How numbers travel: {', '.join(CODECS[:-1])}, or auto: whichever is measured to be fastest.",
+        description=f"Encoding on the wire: {', '.join(CODECS[:-1])}, or auto: the one measured to be fastest.",
     )
     allow_lossy: bool = Field(
         default=False,
@@ -141,26 +139,25 @@ class RingConfig(BaseModel):
         default=None, description="How fast lz4 is at the cost of its ratio, 1 to 65537."
     )
     codec_shuffle: bool = Field(
-        default=False, description="Group the bytes of equal place before a lossless codec: smaller for dense floats."
+        default=False,
+        description="Group bytes by their place in a number before a lossless codec: smaller for dense floats.",
     )
     topk_fraction: float | None = Field(
-        default=None,
-        json_schema_extra=DECIDES_BITS,
-        description="The share of the numbers that topk sends; by default 0.01.",
+        default=None, json_schema_extra=DECIDES_BITS, description="Share of the numbers that topk sends; default 0.01."
     )
     threshold_bytes: ByteSize | Literal["auto"] = Field(
         default=ByteSize(512 * KIB),
         json_schema_extra=EQUAL | DECIDES_BITS,
-        description="Smaller segments travel raw; auto: those for which the codec does not pay, as measured.",
+        description="Smaller segments are sent raw; auto: those for which the codec is measured not to pay.",
     )
     error_feedback: bool | Literal["auto"] = Field(
         default="auto",
         json_schema_extra=DECIDES_BITS,
-        description="Add what a lossy codec dropped to the same bucket's next numbers; auto: for topk.",
+        description="Add what a lossy codec dropped to the next numbers of the same bucket; auto: for topk.",
     )
     codec_threads: int | Literal["auto"] = Field(
         default="auto",
-        description="Threads that encode and decode; 0: the event loop does it; auto: the cores that ranks leave idle.",
+        description="Threads that encode and decode; 0: the event loop does it; auto: as many as cores are idle.",
     )
     start_timeout_seconds: float = Field(
         default=60.0, gt=0, le=86_400, description="How long join waits for all ranks."
@@ -169,20 +166,20 @@ class RingConfig(BaseModel):
         default=300.0,
         gt=0,
         le=86_400,
-        description="A collective with no progress for this long fails; progress starts it anew.",
+        description="A collective without progress for this long fails; any progress restarts the time.",
     )
     suspect_after_seconds: float = Field(
         default=10.0,
         gt=0,
         le=3_600,
-        description="A rank that a collective waits for, and that is silent for this long, is lost; computing is no "
-        "silence.",
+        description="A rank that a collective waits for and that sends nothing for this long is lost; a rank that "
+        "computes still sends heartbeats.",
     )
     warn_after_seconds: float = Field(
         default=10.0,
         gt=0,
         le=86_400,
-        description="A collective with no progress for this long is reported, with the ranks that it waits for.",
+        description="A collective without progress for this long is reported, with the ranks it waits for.",
     )
     checksum: bool | Literal["auto"] = Field(
         default="auto",
@@ -197,30 +194,25 @@ class RingConfig(BaseModel):
         default=10, ge=1, le=7_200, description="Silence before the kernel probes a connection."
     )
     user_timeout_seconds: float = Field(
-        default=30.0,
-        ge=1,
-        le=3_600,
-        description="A sign of life unacknowledged for this long: the kernel ends the connection.",
+        default=30.0, ge=1, le=3_600, description="The kernel ends a connection after so long without acknowledgement."
     )
     linger_seconds: float = Field(
         default=200e-6,
         ge=0,
         le=0.01,
-        description="How long a small collective looks for each answer before it sleeps, if each rank has a core; "
-        "the event loop stands still meanwhile.",
+        description="How long a small collective polls for each answer before it sleeps, if each rank has a core; "
+        "the event loop is blocked meanwhile.",
     )
     listen: str | None = Field(
         default=None, description='"host:port" to listen on where it differs from this rank\'s line in the peers file.'
     )
     same_host: SameHost = Field(
         default="auto",
-        description="How ranks on one machine talk: auto, by memory that they share and Unix-domain sockets where they "
-        "can, else by TCP; tcp; or unix, by sockets without shared memory, and a rank that is elsewhere is an error.",
+        description="How ranks on one machine connect: auto, by shared memory and Unix-domain sockets where possible, "
+        "else by TCP; tcp; or unix, by sockets without shared memory, and a rank on another machine is an error.",
     )
     run_id: str = Field(
-        default="",
-        max_length=128,
-        description="The name of this run; ranks that were started with another are refused.",
+        default="", max_length=128, description="Name of this run; ranks that were started with another are refused."
     )
     key_file: Path | None = Field(
         default=None,
@@ -239,7 +231,7 @@ class RingConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _no_key_is_shown(cls, settings: object) -> object:
-        """Before pydantic complains of a value, and repeats it. A run's id may be any digest."""
+        """Runs before pydantic, whose errors repeat values. A run_id may be any digest."""
         refuse_keys(settings, but=("run_id",))
         return settings
 
@@ -252,10 +244,10 @@ class RingConfig(BaseModel):
 
     @field_validator(*_AUTO_OR, mode="before")
     @classmethod
-    def _is_auto_or_as_it_must_be(cls, value: object, info: ValidationInfo) -> object:
-        """Before pydantic tries both types and complains of both."""
+    def _is_auto_or_value(cls, value: object, info: ValidationInfo) -> object:
+        """Runs before pydantic, which would try both types and complain of both."""
         kind, right = _AUTO_OR[info.field_name or ""]
-        return value if value == "auto" else _checked(value, kind, f"auto{right}")
+        return value if value == "auto" else validation.checked_value(value, kind, f"auto{right}")
 
     @model_validator(mode="after")
     def _codec_can_work(self) -> Self:
@@ -275,37 +267,37 @@ class RingConfig(BaseModel):
                 f"so codec {self.codec!r} would do nothing; set threshold_bytes to at most {self.segment_bytes // 2}"
             )
         if self.codec == "auto":
-            self._auto_decides_alone()
+            self._refuse_options_of_codecs()
         else:
             self.make_codec()
         return self
 
-    def _auto_decides_alone(self) -> None:
+    def _refuse_options_of_codecs(self) -> None:
         for name in ("codec_level", "codec_acceleration", "codec_shuffle", "topk_fraction"):
             if getattr(self, name) not in (None, False):
                 raise ValueError(f"{name} belongs to a codec of your choice; remove it, or name that codec, not auto")
 
     def tree_bytes_where(self, auto_bytes: int) -> int:
-        """The largest bucket for the tree, where `auto` means so many bytes.
+        """Largest bucket for the tree, where `auto` means `auto_bytes`.
 
-        The tree sends raw, so it does not carry what a codec is wanted for.
+        The tree sends raw, so buckets that a codec should encode do not go through it.
         """
-        wished = auto_bytes if self.tree_bytes == "auto" else self.tree_bytes
+        limit = auto_bytes if self.tree_bytes == "auto" else self.tree_bytes
         if self.codec == "none":
-            return wished
-        return min(wished, TREE_LIMIT_BYTES if self.threshold_bytes == "auto" else self.threshold_bytes)
+            return limit
+        return min(limit, TREE_LIMIT_BYTES if self.threshold_bytes == "auto" else self.threshold_bytes)
 
     def compared(self) -> dict[str, str | int | float | bool | None]:
-        """What ranks compare when they meet: not what was written, but what follows from it."""
-        values = {name: getattr(self, name) for name in fields_that(RingConfig, EQUAL)}
-        if self.codec == "none":  # they would mean nothing
+        """Values that ranks compare in the handshake: not as written, but what follows from them."""
+        values = {name: getattr(self, name) for name in validation.fields_with(RingConfig, EQUAL)}
+        if self.codec == "none":  # without effect then
             values |= {"allow_lossy": None, "threshold_bytes": None}
         if self.tree_bytes != "auto":
             values["tree_bytes"] = self.tree_bytes_where(self.tree_bytes)
         return values
 
     def make_codec(self) -> Codec:
-        """The codec that was chosen by name. A `ValueError` says which setting does not fit it."""
+        """Codec chosen by name. A `ValueError` says which setting does not fit it."""
         return registry.make(
             self.codec,
             level=self.codec_level,
@@ -315,34 +307,34 @@ class RingConfig(BaseModel):
         )
 
     def load_protection(self) -> Protection:
-        """Reads the files that guard the ring. A `ConfigError` says what is wrong with them."""
-        if contradiction := self._contradiction():  # the variable may have changed since
+        """Read the key or the certificates. A `ConfigError` says what is wrong with them."""
+        if contradiction := self._contradiction():  # the environment may have changed since validation
             raise ConfigError(contradiction)
         name, origin = self._key_name()
         if self.encrypt:
-            cipher(bytes(KEY_BYTES))  # is its package there? Better asked now than when ranks meet
+            cipher(bytes(KEY_BYTES))  # fails now, not in the handshake, if the package is missing
         return Protection(
             secret=None if name is None else load_key(file_named(name, origin=origin), origin=origin),
             encrypt=self.encrypt,
             tls=None if self.tls is None else self.tls.load(),
-            insecure=self._anybody_may_join()[0],
+            insecure=self._open_to_all()[0],
             run_id=self.run_id,
             checksum=None if self.checksum == "auto" else self.checksum,
         )
 
     @property
     def says_who_may_join(self) -> bool:
-        """By a key, by certificates, or by letting everybody in; here, or in the environment."""
-        return self._key_name()[0] is not None or self.tls is not None or self._anybody_may_join()[0]
+        """Whether a key, certificates or `insecure` is set, here or in the environment."""
+        return self._key_name()[0] is not None or self.tls is not None or self._open_to_all()[0]
 
     def _key_name(self) -> tuple[str | None, str]:
-        """Which file, and who named it."""
+        """Key file, and the setting or variable that names it."""
         if self.key_file is not None:
             return str(self.key_file), "key_file"
         return os.environ.get(KEY_VARIABLE) or None, KEY_VARIABLE
 
-    def _anybody_may_join(self) -> tuple[bool, str]:
-        """And who said so."""
+    def _open_to_all(self) -> tuple[bool, str]:
+        """Whether the ring is open to all, and the setting or variable that says so."""
         if self.insecure:
             return True, "insecure"
         return os.environ.get(INSECURE_VARIABLE, "").lower() in _YES, INSECURE_VARIABLE
@@ -366,7 +358,7 @@ class RingConfig(BaseModel):
                 f"set key_file (or {KEY_VARIABLE}) to a file made by `{KEYGEN}`"
             )
         for guard, given in ((origin, name), ("tls", self.tls)):
-            anybody, by = self._anybody_may_join()
+            anybody, by = self._open_to_all()
             if anybody and given is not None:
                 return f"{by} lets anybody join, {guard} only those whom you trust; remove one of the two"
         return None
@@ -381,33 +373,27 @@ class RingConfig(BaseModel):
 
 
 def from_environment(environ: Mapping[str, str]) -> RingConfig:
-    """The settings of a ring for a program that has no file and no option for them.
+    """Settings of a ring for a program that has no file and no options for them.
 
     RINGWIDE_CONFIG names a YAML file with the keys of a ring, RINGWIDE_SET changes some of them:
     "codec=int8 allow_lossy=true". A `ConfigError` names the variable, the line and the key.
     """
-    return checked(overridden(_file_of(environ), _changes_of(environ), _BY_VARIABLE), RingConfig)
+    document = validation.overridden(_file_of(environ), _changes_of(environ), _BY_VARIABLE)
+    return validation.checked(document, RingConfig)
 
 
 def _file_of(environ: Mapping[str, str]) -> Document:
     name = environ.get(FILE_VARIABLE)
     if not name:
         return Document(Path("the environment"), {}, {(): "the environment"})
-    sort = DocumentKind("the settings of the ring", "lanes: 2", named_by=f"{FILE_VARIABLE}: ")
-    return read_document(file_named(name, origin=FILE_VARIABLE), sort)
+    kind = DocumentKind("the settings of the ring", "lanes: 2", named_by=f"{FILE_VARIABLE}: ")
+    return read_document(file_named(name, origin=FILE_VARIABLE), kind)
 
 
 def _changes_of(environ: Mapping[str, str]) -> list[str]:
-    """Each may be written as for --set, ring.lanes=2; a value with spaces in it stands in quotes."""
+    """Changes in RINGWIDE_SET. Each may be written as for --set, ring.lanes=2; a value with spaces needs quotes."""
     text = environ.get(SET_VARIABLE, "")
     try:
         return [change.removeprefix("ring.") for change in shlex.split(text)]
     except ValueError as error:
         raise ConfigError(f"{SET_VARIABLE}: {concealed(text)!r}: {error}; {_BY_VARIABLE.example}") from error
-
-
-def _checked(value: object, kind: TypeAdapter[Any], right: str) -> object:
-    try:
-        return kind.validate_python(value)
-    except ValidationError:
-        raise ValueError(f"should be {right}") from None

@@ -1,4 +1,4 @@
-"""What was written, changed as the command line says, and checked by a model; a mistake becomes one sentence."""
+"""Validation of documents by pydantic models: overrides are applied, and a mistake becomes one sentence."""
 
 import difflib
 from collections.abc import Iterator, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ByteSize, JsonValue, ValidationError
+from pydantic import BaseModel, ByteSize, JsonValue, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -15,34 +15,36 @@ from ringwide.config.document import Document
 from ringwide.config.yaml_text import KeyPath, dotted, parse
 from ringwide.errors import ConfigError
 
-Said = dict[str, JsonValue]
-EQUAL: Said = {"equal_on_all_ranks": True}
-"""Ranks that meet compare what follows from it, and refuse each other if that differs."""
-DECIDES_BITS: Said = {"decides_bits": True}
-"""Results depend on it, to the last bit: a run that goes on from a checkpoint must have the same."""
+Model = TypeVar("Model", bound=BaseModel)
+Mark = dict[str, JsonValue]
+EQUAL: Mark = {"equal_on_all_ranks": True}
+"""Mark of settings that ranks compare when the ring forms; they refuse each other if these differ."""
+DECIDES_BITS: Mark = {"decides_bits": True}
+"""Mark of settings that decide results to the last bit: a resumed run must have the same."""
 
 
-def fields_that(model: type[BaseModel], say: Said) -> tuple[str, ...]:
-    return tuple(name for name, field in model.model_fields.items() if _says(field, say))
+def fields_with(model: type[BaseModel], mark: Mark) -> tuple[str, ...]:
+    """Names of the fields with this mark."""
+    return tuple(name for name, field in model.model_fields.items() if _has(field, mark))
 
 
-def _says(field: FieldInfo, what: Said) -> bool:
+def _has(field: FieldInfo, mark: Mark) -> bool:
     extra = field.json_schema_extra
-    return isinstance(extra, dict) and what.items() <= extra.items()
+    return isinstance(extra, dict) and mark.items() <= extra.items()
 
 
 def settings_table(model: type[BaseModel]) -> str:
-    """Every setting as a row of Markdown."""
+    """Table of all settings in Markdown."""
     rows = [
-        f"| `{name}` | `{_as_written(field.default)}` | {_of_ranks(field)} | {field.description} |"
+        f"| `{name}` | `{_as_written(field.default)}` | {_marks_of(field)} | {field.description} |"
         for name, field in model.model_fields.items()
     ]
     return "\n".join(["| setting | default | | |", "| --- | --- | --- | --- |", *rows])
 
 
-def _of_ranks(field: FieldInfo) -> str:
-    words = {"equal": EQUAL, "bits": DECIDES_BITS}
-    return ", ".join(word for word, what in words.items() if _says(field, what))
+def _marks_of(field: FieldInfo) -> str:
+    marks = {"equal": EQUAL, "bits": DECIDES_BITS}
+    return ", ".join(name for name, mark in marks.items() if _has(field, mark))
 
 
 def _as_written(default: object) -> str:
@@ -51,8 +53,84 @@ def _as_written(default: object) -> str:
     return "none" if default in (None, "") else str(default).lower() if isinstance(default, bool) else str(default)
 
 
+# -- overrides and validation
+
+
+@dataclass(frozen=True, slots=True)
+class OverrideSource:
+    """Way to change a key without editing the file."""
+
+    name: str
+    example: str
+
+
+BY_OPTION = OverrideSource("--set", "write --set KEY=VALUE, as in --set ring.buffer_bytes=8MiB")
+
+
+def overridden(document: Document, overrides: Sequence[str], source: OverrideSource = BY_OPTION) -> Document:
+    if not overrides:
+        return document
+    document = document.layer()
+    for text in overrides:
+        document = _with_override(document, text, source)
+    return document
+
+
+def _with_override(document: Document, text: str, source: OverrideSource) -> Document:
+    place = f"{source.name} {concealed(text)}"
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"{place}: there is no value; {source.example}")
+    key_path = _key_path(key.strip())
+    if not all(key_path):
+        raise ConfigError(f"{place}: there is no key before the = or next to a dot; {source.example}")
+    data, places = parse(value, lambda _: place, key_path)
+    return document.with_change(key_path, data, places, place)
+
+
+def _key_path(key: str) -> KeyPath:
+    """Path of a dotted key. Keys of a sweep contain dots: `sweep.ring.codec` is the key `ring.codec` of `sweep`."""
+    block, dot, rest = key.partition(".")
+    return (block, rest) if dot and block == "sweep" else tuple(key.split("."))
+
+
+def checked(document: Document, model: type[Model]) -> Model:
+    """Validate a document. A `ConfigError` names the place of the first mistake."""
+    try:
+        return model.model_validate(document.data)
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False)
+        raise ConfigError(sentence(mistakes, _blamed(document, model, mistakes[0]), model)) from error
+
+
+def _blamed(document: Document, model: type[Model], mistake: ErrorDetails) -> Document:
+    """Document to blame: a mistake that exists without some of the changes is not caused by them."""
+    for simpler in document.simpler():
+        if mistake["msg"] in _mistakes_at(mistake["loc"], simpler, model):
+            return _blamed(simpler, model, mistake)
+    return document
+
+
+def _mistakes_at(key_path: KeyPath, document: Document, model: type[Model]) -> set[str]:
+    try:
+        model.model_validate(document.data)
+    except ValidationError as error:
+        return {mistake["msg"] for mistake in error.errors(include_url=False) if mistake["loc"] == key_path}
+    return set()
+
+
+def checked_value(value: object, kind: TypeAdapter[Any], expected: str) -> object:
+    try:
+        return kind.validate_python(value)
+    except ValidationError:
+        raise ValueError(f"should be {expected}") from None
+
+
+# -- keys of a model
+
+
 def blocks(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    """Every block of keys and its name, the outermost, "", first. A list of blocks has [] in its name."""
+    """Every block of keys with its name. The outermost, "", is first; a list of blocks has [] in its name."""
     yield above, model
     for name, field in model.model_fields.items():
         if below := block_of(field):
@@ -61,7 +139,7 @@ def blocks(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[
 
 
 def block_of(field: FieldInfo) -> type[BaseModel] | None:
-    """The model that a field is, or is a list of."""
+    """Model of a field that is a block or a list of blocks."""
     for candidate in (field.annotation, *get_args(field.annotation)):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return candidate
@@ -76,7 +154,7 @@ def model_at(key_path: KeyPath, model: type[BaseModel]) -> type[BaseModel]:
 
 
 def unknown_part(key_path: KeyPath, model: type[BaseModel]) -> KeyPath | None:
-    """The path up to the first key that the model does not know; none if it knows them all."""
+    """Path up to the first key that the model does not know; None if it knows them all."""
     for index, key in enumerate(key_path):
         field = model.model_fields.get(str(key))
         if field is None:
@@ -90,7 +168,7 @@ def unknown_part(key_path: KeyPath, model: type[BaseModel]) -> KeyPath | None:
 
 
 def without_branches(key_path: KeyPath, model: type[BaseModel]) -> KeyPath:
-    """The path as it is written. Where a key may be one of several types, pydantic adds which of them it tried."""
+    """Path as written. Where a key may have several types, pydantic appends the one it tried."""
     for index, key in enumerate(key_path):
         field = model.model_fields.get(str(key))
         if field is not None and _is_choice(field.annotation):
@@ -100,7 +178,7 @@ def without_branches(key_path: KeyPath, model: type[BaseModel]) -> KeyPath:
 
 
 def cure_for_unknown(key_path: KeyPath, model: type[BaseModel]) -> str:
-    """`key_path` ends with a key that is not known: which one was meant, or which there are."""
+    """Advice for a path that ends with an unknown key: the one that was probably meant, or all there are."""
     above, name = key_path[:-1], str(key_path[-1])
     around = model_at(above, model)
     if above and str(above[-1]) in around.model_fields:
@@ -117,7 +195,7 @@ def _is_choice(annotation: Any) -> bool:
     return get_origin(annotation) in (Union, UnionType) and len(types) > 1
 
 
-# What a model refuses, as one sentence for a person: place, key, value, and what would be right.
+# -- error texts: place, key, value, and what would be right
 
 LONGEST_VALUE = 80
 SIZE_EXAMPLE = "write a number of bytes or one with a unit, such as 1MiB, 512KiB or 4MB"
@@ -137,7 +215,7 @@ EXPECTED = {
 
 
 def sentence(mistakes: Sequence[ErrorDetails], document: Document, model: type[BaseModel]) -> str:
-    """The first of the mistakes in full, and how many others there are."""
+    """First mistake in full, and the number of others."""
     by_key: dict[KeyPath, list[ErrorDetails]] = {}
     for mistake in mistakes:
         by_key.setdefault(_path_of(mistake, model), []).append(mistake)
@@ -163,12 +241,12 @@ def _about(key_path: KeyPath, mistakes: list[ErrorDetails], document: Document, 
 
 def _path_of(mistake: ErrorDetails, model: type[BaseModel]) -> KeyPath:
     key_path = without_branches(mistake["loc"], model)
-    # A list that is too short has no line for what it lacks.
+    # A missing entry of a list has no line of its own.
     return key_path[:-1] if mistake["type"] == "missing" and isinstance(key_path[-1], int) else key_path
 
 
 def _problems(mistakes: list[ErrorDetails]) -> str:
-    """Several mistakes of one key are the types that it may have, none of which fits."""
+    """Problems of one key: there is one for each type it may have."""
     return " or ".join(dict.fromkeys(_problem(mistake) for mistake in mistakes)).replace(" or should be ", " or ")
 
 
@@ -198,68 +276,3 @@ def _description(key_path: KeyPath, model: type[BaseModel]) -> str:
     name = key_path[-1]
     about = model_at(key_path[:-1], model).model_fields[str(name)].description
     return f"write '{name}: ...'" + (f" ({about.rstrip('.')})" if about else "")
-
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-@dataclass(frozen=True, slots=True)
-class OverrideSource:
-    """How somebody may change a key without touching the file."""
-
-    name: str
-    example: str
-
-
-BY_OPTION = OverrideSource("--set", "write --set KEY=VALUE, as in --set ring.buffer_bytes=8MiB")
-
-
-def overridden(document: Document, overrides: Sequence[str], way: OverrideSource = BY_OPTION) -> Document:
-    if not overrides:
-        return document
-    document = document.layer()
-    for text in overrides:
-        document = _with_override(document, text, way)
-    return document
-
-
-def _with_override(document: Document, text: str, way: OverrideSource) -> Document:
-    place = f"{way.name} {concealed(text)}"
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(f"{place}: there is no value; {way.example}")
-    key_path = _key_path(key.strip())
-    if not all(key_path):
-        raise ConfigError(f"{place}: there is no key before the = or beside a dot; {way.example}")
-    data, places = parse(value, lambda _: place, key_path)
-    return document.with_change(key_path, data, places, place)
-
-
-def _key_path(key: str) -> KeyPath:
-    """The keys of a sweep have dots themselves: `sweep.ring.codec` is the key `ring.codec` of `sweep`."""
-    block, dot, rest = key.partition(".")
-    return (block, rest) if dot and block == "sweep" else tuple(key.split("."))
-
-
-def checked(document: Document, model: type[Model]) -> Model:
-    try:
-        return model.model_validate(document.data)
-    except ValidationError as error:
-        mistakes = error.errors(include_url=False)
-        raise ConfigError(sentence(mistakes, _guilty(document, model, mistakes[0]), model)) from error
-
-
-def _guilty(document: Document, model: type[Model], mistake: ErrorDetails) -> Document:
-    """The document to name: a mistake that is there without some of the changes is not theirs."""
-    for simpler in document.simpler():
-        if mistake["msg"] in _mistakes_at(mistake["loc"], simpler, model):
-            return _guilty(simpler, model, mistake)
-    return document
-
-
-def _mistakes_at(key_path: KeyPath, document: Document, model: type[Model]) -> set[str]:
-    try:
-        model.model_validate(document.data)
-    except ValidationError as error:
-        return {mistake["msg"] for mistake in error.errors(include_url=False) if mistake["loc"] == key_path}
-    return set()

@@ -1,4 +1,4 @@
-"""YAML as plain data that knows its lines, and plain data as YAML that a person would write."""
+"""YAML text as plain data with the line of each key, and plain data as YAML text."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ PLAIN_TAGS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 
 
 def parse(text: str, place: Callable[[int], str], root: KeyPath = ()) -> tuple[Any, dict[KeyPath, str]]:
-    """The plain data of a text, and the place of every key path in it, which begins with `root`."""
+    """Plain data of a text, and the place of every key path in it. Paths begin with `root`."""
     reader = _Reader(place)
     node = _compose(text, place)
     data = None if node is None else reader.plain(node, root)
@@ -81,28 +81,29 @@ def _compose(text: str, place: Callable[[int], str]) -> yaml.Node | None:
 
 
 def _check_events(text: str, place: Callable[[int], str]) -> None:
-    """Aliases could make a small file endless, and depth could exhaust the stack: neither has a use here."""
+    """Refuse aliases, which could expand a small file endlessly, and depth that could exhaust the stack."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         line = event.start_mark.line + 1 if event.start_mark else 1
         if isinstance(event, yaml.AliasEvent):
-            raise ConfigError(f"{place(line)}: *{event.anchor}: aliases are not understood; write the value out")
+            raise ConfigError(f"{place(line)}: *{event.anchor}: aliases are not supported; write the value out")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise ConfigError(f"{place(line)}: more than {MAX_DEPTH} levels; no key is that deep")
 
 
-# Plain data as YAML that can be read again, in the way a person would write it.
+# -- writing
 
 UNITS = {"GiB": 1024**3, "MiB": 1024**2, "KiB": 1024}
 
 
 def as_yaml(document: dict[str, Any]) -> str:
+    """YAML as a person would write it, which can be read again."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def written_size(size: int) -> str | int:
-    """Without rounding: 4MiB, 1536KiB, 4097."""
+    """Size in its largest exact unit: 4MiB, 1536KiB, 4097."""
     for unit, bytes_in_unit in UNITS.items():
         if size and size % bytes_in_unit == 0:
             return f"{size // bytes_in_unit}{unit}"
@@ -111,13 +112,13 @@ def written_size(size: int) -> str | int:
 
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
-        """Write every value out: an alias for one that occurs twice would be refused when it is read."""
+        """Write every value out: an alias would be refused when the text is read."""
         return True
 
     def represent_sequence(
         self, tag: str, sequence: Iterable[Any], flow_style: bool | None = None
     ) -> yaml.nodes.SequenceNode:
-        """Numbers and words side by side, blocks one below the other."""
+        """Numbers and strings on one line, blocks below each other."""
         items = list(sequence)
         return super().represent_sequence(tag, items, flow_style=not any(isinstance(item, dict) for item in items))
 

@@ -1,0 +1,1 @@
+"""Experiments: configuration, launcher, nodes, records and reports of training runs."""

@@ -1,4 +1,4 @@
-"""Everything heard from the nodes of a run: what is shown while it lasts, and summed up after it."""
+"""Board of a run: the state of training as its nodes report it, for the view and the summary."""
 
 import math
 from collections import deque
@@ -13,7 +13,7 @@ RECENT_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What was done in some time: since training began, or between two moments."""
+    """Work done in some time: since training began, or between two moments."""
 
     seconds: float = 0.0
     batches: int = 0
@@ -56,10 +56,12 @@ class Sums:
 
 
 class RankTally:
+    """Steps of one rank: the last one, the sums, and the sums of the last seconds."""
+
     def __init__(self, batch_size: int) -> None:
         self.last: TrainingStep | None = None
         self._batch_size = batch_size
-        self._marks = deque([Sums()])  # of the last seconds, the oldest first
+        self._marks = deque([Sums()])  # sums at moments of the last seconds, oldest first
 
     @property
     def sums(self) -> Sums:
@@ -74,7 +76,7 @@ class RankTally:
             self._marks.popleft()
 
     def recent(self) -> Sums:
-        """Of the last seconds: what a person watching wants to know."""
+        """Sums over the last seconds, as shown in the view."""
         return self.sums - self._marks[0]
 
     def _with(self, progress: Progress) -> Sums:
@@ -94,7 +96,7 @@ class RankTally:
 
 
 def _loss_of(step: TrainingStep) -> float:
-    """Summed over samples. A share at the tail of an epoch may be empty; its mean is no number."""
+    """Loss summed over samples. At the end of an epoch a rank may have no samples, and its mean loss is NaN."""
     return step.loss * step.samples if step.samples else 0.0
 
 
@@ -103,15 +105,17 @@ def _ratio(part: float, whole: float) -> float:
 
 
 class Board:
+    """State of a run, built from the messages of all ranks."""
+
     def __init__(self, config: ExperimentConfig, *, nodes: int | None = None) -> None:
-        """`nodes`: from how many something will be heard, if not from all."""
+        """`nodes`: how many nodes report here, if not all."""
         self.config = config
         self.nodes = config.nodes if nodes is None else nodes
-        self.heard = 0  # how many messages
+        self.heard = 0  # number of messages
         self.plan: TrainingPlan | None = None
         self.tallies: dict[int, RankTally] = {}
         self.evaluations: list[Evaluation] = []
-        self.first_not_finite: int | None = None  # the first step whose loss is no finite number
+        self.first_not_finite: int | None = None  # first step with a loss of NaN or infinity
         self.results: dict[int, Result] = {}
 
     def hear(self, rank: int, message: Message) -> None:
@@ -120,7 +124,7 @@ class Board:
             case TrainingPlan():
                 self.plan = message
             case Progress():
-                self._look_for_losses_that_are_not_finite(message)
+                self._note_first_not_finite(message)
                 self.tallies.setdefault(rank, RankTally(self.config.training.batch_size)).add(message)
             case Evaluation():
                 if self.is_news(message):
@@ -128,29 +132,29 @@ class Board:
             case Result():
                 self.results[rank] = message
 
-    def _look_for_losses_that_are_not_finite(self, progress: Progress) -> None:
-        """An empty share has no loss, and nothing is wrong with that."""
+    def _note_first_not_finite(self, progress: Progress) -> None:
+        """A step without samples has no loss, which is not an error."""
         for step in progress.steps:
             if not math.isfinite(step.loss) and step.samples:
                 self.first_not_finite = min(step.number, self.first_not_finite or step.number)
                 return
 
     def is_news(self, evaluation: Evaluation) -> bool:
-        """Every rank tells of it, and all the same."""
+        """Whether this evaluation is not known yet: every rank reports the same one."""
         return not self.evaluations or evaluation.step > self.evaluations[-1].step
 
     def has_begun(self) -> bool:
-        """The nodes have found each other and know what they are about to do."""
+        """Whether the ring is formed and the plan known."""
         return self.plan is not None
 
     @property
     def is_training(self) -> bool:
-        """Every node has made a step."""
+        """Whether every node has made a step."""
         return len(self._last_steps()) >= self.nodes
 
     @property
     def step(self) -> int:
-        """Of the slowest node."""
+        """Step of the slowest node."""
         return min((step.number for step in self._last_steps()), default=0)
 
     @property
@@ -159,12 +163,12 @@ class Board:
 
     @property
     def seconds(self) -> float:
-        """Of training, not of starting."""
+        """Seconds of training, without the start."""
         return max((step.seconds for step in self._last_steps()), default=0.0)
 
     @property
     def done(self) -> float:
-        """How much of it is done, from 0 to 1, by whatever will end it first."""
+        """Share of the run that is done, from 0 to 1, by steps or by time, whichever ends first."""
         if self.plan is None:
             return 0.0
         return min(1.0, max(_part_of_steps(self.plan, self.step), _part_of_seconds(self.plan, self.seconds)))

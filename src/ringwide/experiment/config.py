@@ -1,4 +1,4 @@
-"""What an experiment file may say."""
+"""Configuration of an experiment: the keys of its file, how it is loaded, and the reference of all keys."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,25 +19,25 @@ Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class CheckpointConfig(BaseModel):
-    """When the state of the training is kept, so that `--resume` can go on from it to the same bits."""
+    """Checkpoints of the training, from which `--resume` continues to the same bits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     every_steps: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="Write one every so many steps, and one at the end; none: write no checkpoints."
+        default=None, description="Write one every so many steps, and one at the end; null: write no checkpoints."
     )
-    keep: int = Field(default=2, ge=1, le=1000, description="How many are kept; older ones are removed.")
+    keep: int = Field(default=2, ge=1, le=1000, description="How many to keep; older ones are removed.")
     directory: str | None = Field(
-        default=None, min_length=1, description="Where they are; `checkpoints` in the run's own directory if not given."
+        default=None, min_length=1, description="Where to write them; by default `checkpoints` in the run's directory."
     )
 
 
 class ReferenceConfig(BaseModel):
-    """Figures of something else, shown in the report beside those of the run. What is not known is left out."""
+    """Figures of another system, shown in the report next to those of the run. Unknown ones are left out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(min_length=1, max_length=200, description="What these are the figures of.")
+    name: str = Field(min_length=1, max_length=200, description="Name of the system the figures are of.")
     batches: Figure | None = Field(default=None, description="Batches of all nodes together.")
     batches_per_second: Figure | None = Field(default=None, description="Batches of all nodes in a second.")
     throughput: ByteSize | None = Field(default=None, description="Bytes sent by all nodes in a second.")
@@ -48,23 +48,25 @@ class ReferenceConfig(BaseModel):
 
 
 class ReportConfig(BaseModel):
-    """What a run leaves behind."""
+    """Files that a run writes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    directory: str = Field(default="runs", min_length=1, description="Where each run gets a directory of its own.")
-    html: bool = Field(default=True, description="Draw report.html beside the tables and figures.")
+    directory: str = Field(default="runs", min_length=1, description="Where each run creates its directory.")
+    html: bool = Field(default=True, description="Draw report.html as well as report.md.")
     notes: str = Field(default="", max_length=10_000, description="A paragraph for the reader of the report.")
-    beside: tuple[ReferenceConfig, ...] = Field(default=(), description="Figures to show beside those of this run.")
+    beside: tuple[ReferenceConfig, ...] = Field(default=(), description="Figures to show next to those of this run.")
 
 
 class ExperimentConfig(BaseModel):
-    """One experiment: how many nodes, what ring they form, what they train, and what it leaves behind."""
+    """Experiment: how many nodes there are, the ring they form, what they train, and the files it writes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(
-        pattern=r"^\w[\w .,=-]*$", max_length=100, description="What it is called: in its output, and in its directory."
+        pattern=r"^\w[\w .,=-]*$",
+        max_length=100,
+        description="Name of the experiment, used in its output and its directory.",
     )
     nodes: int = Field(ge=1, le=256, description="How many nodes take part.")
     ring: RingConfig = Field(default=RingConfig.model_validate({}), description="How the nodes exchange gradients.")
@@ -74,8 +76,10 @@ class ExperimentConfig(BaseModel):
         description="silent: print nothing but errors; normal: progress and a summary; verbose: also a line for every"
         " step of every node, in its log file.",
     )
-    checkpoint: CheckpointConfig = Field(default=CheckpointConfig(), description="Whether and when state is kept.")
-    report: ReportConfig = Field(default=ReportConfig(), description="What the run leaves behind.")
+    checkpoint: CheckpointConfig = Field(
+        default=CheckpointConfig(), description="Whether and when checkpoints are written."
+    )
+    report: ReportConfig = Field(default=ReportConfig(), description="Files that the run writes.")
     sweep: dict[str, list[Any]] = Field(
         default={},
         description="Keys, such as `ring.codec`, each with a list of values: every combination is run, one after the"
@@ -83,16 +87,16 @@ class ExperimentConfig(BaseModel):
     )
 
 
-# An experiment file in, a checked configuration out; a mistake becomes one sentence that says where and what to do.
+# -- loading
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
-    """`overrides` are what the command line has after each --set: a dotted key, =, and a value as in the file."""
+    """Checked configuration of a file. Each override is the argument of a --set: a dotted key, =, a value in YAML."""
     return checked(overridden(read_document(path), overrides), ExperimentConfig)
 
 
 class _RingAlone(BaseModel):
-    """What can be said without an experiment."""
+    """Keys that can be set without an experiment."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -100,7 +104,7 @@ class _RingAlone(BaseModel):
 
 
 def load_ring(overrides: Sequence[str]) -> RingConfig:
-    """The settings of a ring from the command line alone, written as for an experiment: ring.lanes=2."""
+    """Settings of a ring from the command line alone, written as for an experiment: ring.lanes=2."""
     document = overridden(Document(Path("the command line"), {}, {}), overrides)
     for key in document.data:
         if key not in _RingAlone.model_fields:
@@ -111,12 +115,13 @@ def load_ring(overrides: Sequence[str]) -> RingConfig:
     return checked(document, _RingAlone).ring
 
 
-# Every key of an experiment file as Markdown: a table for each block.
+# -- reference of all keys
 
 OUTERMOST = "The outermost keys"
 
 
 def keys_reference() -> str:
+    """Every key of an experiment file as Markdown, with a table for each block."""
     return "\n\n".join(_section(name, model) for name, model in blocks(ExperimentConfig))
 
 

@@ -1,4 +1,4 @@
-"""All nodes of an experiment: started together, asked to stop together, and none left behind."""
+"""Fleet of nodes: all started together, asked to stop together, and none left behind."""
 
 import asyncio
 import signal
@@ -17,25 +17,25 @@ from ringwide.experiment.stop_signals import ENDED_BY_SIGNAL, SIGNALS, StopSigna
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a node ended. A negative code is the signal that killed it, as in `subprocess`."""
+    """End of a node. A negative code is the signal that killed it, as in `subprocess`."""
 
     rank: int
     code: int
-    last_words: tuple[str, ...]
-    where: str = ""  # the host, where there are several
-    fate: str = ""  # what became of it, if there is more to say than its code
+    last_lines: tuple[str, ...]
+    host: str = ""  # where there are several
+    description: str = ""  # how it ended, if there is more to say than its code
 
     def __str__(self) -> str:
-        who = f"node {self.rank} on {self.where}" if self.where else f"node {self.rank}"
-        if self.fate:
-            return f"{who} {self.fate}"
+        who = f"node {self.rank} on {self.host}" if self.host else f"node {self.rank}"
+        if self.description:
+            return f"{who} {self.description}"
         if self.code >= 0:
             return f"{who} ended with exit code {self.code}"
         return f"{who} was killed by {name_of_signal(-self.code)}"
 
 
 class NodeHandle(Protocol):
-    """One node that was started."""
+    """Node that was started."""
 
     @property
     def rank(self) -> int: ...
@@ -44,21 +44,21 @@ class NodeHandle(Protocol):
     def ended(self) -> "asyncio.Future[Exit]": ...
 
     def signal(self, number: int) -> None:
-        """Does nothing to one that has ended."""
+        """No effect on a node that has ended."""
 
 
 class StartNode(Protocol):
-    """What is needed to start one node."""
+    """Recipe for starting one node."""
 
     async def start(self, rank: int, on_line: Callable[[str], None]) -> NodeHandle:
-        """`on_line` hears what the node says on standard output; what it raises ends the node, and is how it ends."""
+        """Pass each line of standard output to `on_line`. If that raises, the node is killed and `ended` raises it."""
         ...
 
 
 def name_of_signal(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # those for real-time use have no names
+    except ValueError:  # real-time signals have no names
         return f"signal {number}"
 
 
@@ -73,72 +73,73 @@ class NodeFailed(RingwideError):
     """A node ended with an error; the others were ended."""
 
     def __init__(self, exit: Exit) -> None:
-        words = "".join(f"\n    {line}" for line in exit.last_words)
-        super().__init__(f"{exit}; the others were ended. {'Its last words:' if words else 'It said nothing.'}{words}")
-        self.rank, self.last_words, self.reason = exit.rank, exit.last_words, str(exit)
+        output = "".join(f"\n    {line}" for line in exit.last_lines)
+        said = f"Its last lines:{output}" if output else "It printed no error."
+        super().__init__(f"{exit}; the others were ended. {said}")
+        self.rank, self.last_lines, self.reason = exit.rank, exit.last_lines, str(exit)
         self.exit_code = max(exit.code, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetEnding:
-    """How a fleet ended without a failure. `signal`: what it was asked by to stop; 0: it came to its own end."""
+    """End of a fleet without a failure. `signal` asked it to stop; 0 means that it ran to completion."""
 
     exits: tuple[Exit, ...]
     signal: int = 0
-    trouble: str = ""  # who did not stop as asked
+    trouble: str = ""  # nodes that did not stop as asked
 
 
 async def run_fleet(
     starts: Sequence[StartNode],
     on_line: Callable[[int, str], None],
     *,
-    halt: StopSignals | None = None,
+    stop: StopSignals | None = None,
     can_stop: Callable[[], bool] = lambda: True,
     patience_seconds: float = 0.0,
 ) -> FleetEnding:
-    """Run one node for each rank until all have ended well. Whatever happens, no process is left.
+    """Run one node for each rank until all have exited with code 0. Whatever happens, no process is left.
 
-    `can_stop` tells whether the nodes have come so far that they end well when asked; before that they are just ended.
-    `patience_seconds`: how much later it may be known that a node is gone than that others have lost it.
+    `can_stop` tells whether the nodes can stop cleanly when asked. Before that they are just ended.
+    `patience_seconds`: how long to wait for the node that failed first, once others have reported it lost.
     """
     nodes: list[NodeHandle] = []
-    halt = halt or StopSignals()
+    stop = stop or StopSignals()
     try:
         for rank, each in enumerate(starts):
-            if halt.asked.done():
-                return FleetEnding(_exits(nodes), halt.asked.result())
+            if stop.asked.done():
+                return FleetEnding(_exits(nodes), stop.asked.result())
             nodes.append(await each.start(rank, partial(on_line, rank)))
-        if await _until_ended_or_asked(nodes, halt, patience_seconds):
+        if await _until_ended_or_asked(nodes, stop, patience_seconds):
             return FleetEnding(_exits(nodes))
-        trouble = await _stop(nodes, halt) if can_stop() else ""
-        return FleetEnding(_exits(nodes), halt.asked.result(), trouble)
+        trouble = await _stop(nodes, stop) if can_stop() else ""
+        return FleetEnding(_exits(nodes), stop.asked.result(), trouble)
     finally:
         await _end_all(nodes)
 
 
 def culprit(failed: Sequence[Exit]) -> Exit:
-    """Who failed first. A node that lost a peer often ends before that peer does, so those are named last."""
+    """Node to blame. One that lost a peer often ends before that peer does, so it is named last."""
     return next((exit for exit in failed if exit.code not in CONSEQUENCES), failed[0])
 
 
-async def _until_ended_or_asked(nodes: Sequence[NodeHandle], halt: StopSignals, patience: float) -> bool:
-    """True: all nodes have ended well. False: they are to stop, because a person or one of the nodes said so."""
+async def _until_ended_or_asked(nodes: Sequence[NodeHandle], stop: StopSignals, patience: float) -> bool:
+    """True if all nodes have exited with code 0; False if a signal asks them to stop, here or at one of the nodes."""
     running = {node.ended for node in nodes}
-    while running and not halt.asked.done():
-        await until_any(*running, halt.asked)
+    while running and not stop.asked.done():
+        await until_any(*running, stop.asked)
         ended = {ending for ending in running if ending.done()}
         running -= ended
         for exit in sorted((ending.result() for ending in ended), key=lambda exit: exit.rank):
             if exit.code in SIGNAL_OF_CODE:
-                halt.ask(SIGNAL_OF_CODE[exit.code])  # somebody has asked that node
+                stop.ask(SIGNAL_OF_CODE[exit.code])  # that node got the signal
             elif exit.code != 0:
                 await _wait(running, GRACE_SECONDS)
                 raise NodeFailed(await _culprit(exit, nodes, patience))
-    return not halt.asked.done()
+    return not stop.asked.done()
 
 
 async def _culprit(first: Exit, nodes: Sequence[NodeHandle], patience: float) -> Exit:
-    """Who failed, waited for if all who have ended have only lost a peer."""
+    """Node to blame. While every node that ended has only lost a peer, wait for the one that was lost."""
     deadline = time.monotonic() + patience
     while (found := culprit(_failed(first, nodes))).code in CONSEQUENCES:
         running = [node.ended for node in nodes if not node.ended.done()]
@@ -153,15 +154,15 @@ def _failed(first: Exit, nodes: Sequence[NodeHandle]) -> list[Exit]:
     return [first, *(exit for exit in _exits(nodes) if exit.code != 0 and exit != first)]
 
 
-async def _stop(nodes: Sequence[NodeHandle], halt: StopSignals) -> str:
-    """Ask every node once, then wait. Returns what did not go well."""
-    number = halt.asked.result()
-    # A node that has ended so was asked by somebody else, and has agreed with the others before.
+async def _stop(nodes: Sequence[NodeHandle], stop: StopSignals) -> str:
+    """Signal every node once, then wait. Returns which nodes did not stop cleanly."""
+    number = stop.asked.result()
+    # A node that ended with this signal's code got it from elsewhere, and has agreed on a stop with its peers.
     if not any(exit.code == ENDED_BY_SIGNAL + number for exit in _exits(nodes)):
         for node in nodes:
             node.signal(number)
     everyone = asyncio.ensure_future(asyncio.wait([node.ended for node in nodes]))
-    await until_any(everyone, halt.insisted, seconds=STOP_SECONDS)
+    await until_any(everyone, stop.insisted, seconds=STOP_SECONDS)
     everyone.cancel()
     late = [node for node in nodes if not node.ended.done()]
     for node in late:
@@ -190,7 +191,7 @@ async def _end_all(nodes: Sequence[NodeHandle]) -> None:
     await _wait(endings, TERMINATE_SECONDS)
     for ending in endings:
         if ending.done() and not ending.cancelled():
-            ending.exception()  # known already, or the same as another's: asyncio need not complain
+            ending.exception()  # retrieved, so that asyncio does not log it
 
 
 async def _wait(endings: Collection["asyncio.Future[Exit]"], seconds: float) -> None:
@@ -198,17 +199,17 @@ async def _wait(endings: Collection["asyncio.Future[Exit]"], seconds: float) -> 
         await asyncio.wait(endings, timeout=seconds)
 
 
-# One node as a child process: its lines, its last words, its end.
+# -- node as a child process
 
-LAST_WORDS = 20
+LAST_LINES = 20
 LONGEST_LINE = 1024 * 1024
 
 
 class ProcessOutput:
-    """What a node said on standard error: the last of it here, all of it in a file, which exists only if it spoke."""
+    """Standard error of a node: the last lines in memory, all of them in a file that exists only if there are any."""
 
     def __init__(self, log: Path | None) -> None:
-        self.last: deque[str] = deque(maxlen=LAST_WORDS)
+        self.last: deque[str] = deque(maxlen=LAST_LINES)
         self._log = log
 
     def __call__(self, line: str) -> None:
@@ -217,7 +218,7 @@ class ProcessOutput:
             try:
                 with self._log.open("a", encoding="utf-8") as file:
                     file.write(f"{line}\n")
-            except OSError:  # a full disk, for example: no reason to end a node that only said something
+            except OSError:  # a full disk, for example: no reason to end the node
                 self._log = None
 
 
@@ -227,7 +228,7 @@ async def each_line(stream: asyncio.StreamReader, then: Callable[[str], None]) -
 
 
 async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Like iterating the stream, but a line that never ends is cut instead of raising."""
+    """Lines of the stream. Unlike its own iterator, this cuts an overlong line instead of raising."""
     rest = b""
     while chunk := await stream.read(LONGEST_LINE):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -240,7 +241,7 @@ async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to start, and where its standard error is kept, if anywhere."""
+    """Task to fork as a node, and the file for its standard error, if any."""
 
     task: Task
     error_log: Path | None = None
@@ -253,7 +254,7 @@ class NodeProcess:
     def __init__(self, rank: int, child: Child, on_line: Callable[[str], None], error_log: Path | None) -> None:
         self.rank = rank
         self._child = child
-        self._words = ProcessOutput(error_log)
+        self._errors = ProcessOutput(error_log)
         self._ended = asyncio.ensure_future(self._watch(on_line))
 
     @property
@@ -262,15 +263,15 @@ class NodeProcess:
 
     async def _watch(self, on_line: Callable[[str], None]) -> Exit:
         try:
-            # Not a TaskGroup: what a listener raises is to arrive as it is, not in a group.
-            await asyncio.gather(each_line(self._child.output, on_line), each_line(self._child.errors, self._words))
+            # Not a TaskGroup: an exception of `on_line` must arrive as it is, not in a group.
+            await asyncio.gather(each_line(self._child.output, on_line), each_line(self._child.errors, self._errors))
         except Exception:
             self.signal(signal.SIGKILL)  # nobody listens any more
             await self._child.wait()
             raise
         finally:
             self._child.close()
-        return Exit(self.rank, await self._child.wait(), tuple(self._words.last))
+        return Exit(self.rank, await self._child.wait(), tuple(self._errors.last))
 
     def signal(self, number: int) -> None:
         self._child.signal(number)

@@ -1,7 +1,7 @@
-"""Where the nodes of a launcher come from: Python's fork server, which has imported what they need.
+"""Fork server for the nodes of a launcher: Python's own, with everything a node needs already imported.
 
-A node is a process of its own, in a session of its own, with pipes for what it says. It ends with the server that
-forked it, and the server ends with the launcher: so none is left behind, however the launcher ends.
+A node is a process in a session of its own, with pipes for its output. It dies with the server that forked it, and the
+server dies with the launcher, so no process is left behind however the launcher ends.
 """
 
 import asyncio
@@ -25,40 +25,38 @@ from ringwide.experiment.stop_signals import SIGNALS
 PR_SET_PDEATHSIG = 1
 
 
-def end_with(parent: int) -> None:
-    """Have the kernel kill this process when `parent`, which must be the one that started it, is gone."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when `parent`, the process that started it, ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before the kernel was asked
+    if os.getppid() != parent:  # it had ended before the kernel was asked
         os.kill(os.getpid(), signal.SIGKILL)
 
-
-# What `ps` and `top` call a process: nodes of one fork server would all have the name of the server.
 
 PR_SET_NAME = 15
 
 
-def call_this_process(name: str) -> None:
-    """The kernel keeps 15 bytes of it."""
+def set_process_name(name: str) -> None:
+    """Name shown by `ps` and `top`, of which the kernel keeps 15 bytes. A forked node would have the server's name."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
-APART = "ringwide.experiment.own_process_group"
+OWN_PROCESS_GROUP = "ringwide.experiment.own_process_group"
 PRELOADED = "ringwide.experiment.preload"
-# Read when the libraries are loaded. The nodes are the threads: more of them would only fight for the cores.
+# Read when the libraries are loaded. The nodes share the cores, so more threads would only compete for them.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-SERVER_WAS_LOST = 255  # what multiprocessing says if nobody can say how a process ended
+SERVER_WAS_LOST = 255  # as in multiprocessing, if nobody knows how a process ended
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a child does: what `python -m module words...` would do."""
+    """Work of a child: the same as `python -m module arguments...`."""
 
     module: str
-    words: Sequence[str]
-    import_from: Sequence[str] = ()  # where modules are looked for first
-    title: str = ""  # what the process is called, if not as the server is
+    arguments: Sequence[str]
+    import_from: Sequence[str] = ()  # directories put first on sys.path
+    title: str = ""  # process name; by default the server's
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class Pipe:
 
 
 class Child:
-    """One forked process: what it says, what it is told, how it ends."""
+    """Forked process: its output, its signals and its exit code."""
 
     def __init__(self, process: ForkServerProcess, output: Pipe, errors: Pipe) -> None:
         self._process, self._pipes = process, (output, errors)
@@ -77,17 +75,17 @@ class Child:
         asyncio.get_running_loop().add_reader(process.sentinel, self._ended)
 
     async def wait(self) -> int:
-        """Its exit code; negative: the signal that killed it, as in `subprocess`."""
+        """Exit code. A negative one is the signal that killed it, as in `subprocess`."""
         return await asyncio.shield(self._code)
 
     def close(self) -> None:
-        """Read nothing more of what it says."""
+        """Stop reading its output."""
         for pipe in self._pipes:
             pipe.transport.close()
 
     def signal(self, number: int) -> None:
         if not self._code.done() and self._process.pid is not None:
-            with suppress(ProcessLookupError):  # it has ended, and we are about to hear of it
+            with suppress(ProcessLookupError):  # it has ended, and `_ended` is about to be called
                 os.kill(self._process.pid, number)
 
     def _ended(self) -> None:
@@ -100,12 +98,12 @@ class Child:
 
 async def fork(task: Task) -> Child:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([APART, PRELOADED])
+    context.set_forkserver_preload([OWN_PROCESS_GROUP, PRELOADED])
     output, its_output = context.Pipe(duplex=False)
     errors, its_errors = context.Pipe(duplex=False)
-    process = context.Process(target=_live, args=(task, its_output, its_errors))
+    process = context.Process(target=_run_child, args=(task, its_output, its_errors))
     try:
-        with _environment(ONE_THREAD):  # of the server, which is started with its first child
+        with _environment(ONE_THREAD):  # for the server, which starts with its first child
             await _started(process)
     except (OSError, EOFError) as error:
         output.close()
@@ -124,48 +122,48 @@ async def _started(process: ForkServerProcess) -> None:
     try:
         await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await starting  # a thread cannot be cancelled, and what it starts would have nobody to end it
+        await starting  # a thread cannot be cancelled, and nobody else would end what it starts
         process.kill()
         raise
 
 
 def _start(process: ForkServerProcess) -> None:
-    """Returns when the server is there, after all its imports.
+    """Start the process; for the first one, wait until the server is up and has made its imports.
 
-    The server is started with its first child, and inherits which signals are blocked: for good, so that none ends it,
-    not even before it has left our process group.
+    The server starts with its first child and inherits the blocked signals. They stay blocked, so that none ends the
+    server, not even before it has left our process group.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        resource_tracker.ensure_running()  # unblocks them once it has started; from then on it does nothing
+        resource_tracker.ensure_running()  # it unblocks the signals when it starts, so start it first
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _live(task: Task, output: Connection, errors: Connection) -> None:
-    """In the child, from its first moment."""
+def _run_child(task: Task, output: Connection, errors: Connection) -> None:
+    """Main function of the child."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    _let_the_server_end()
-    end_with(os.getppid())
+    _close_alive_pipe()
+    die_with_parent(os.getppid())
     launcher = multiprocessing.parent_process()
     if launcher is None or not launcher.is_alive():
         os.kill(os.getpid(), signal.SIGKILL)
     os.setsid()
     if task.title:
-        call_this_process(task.title)
+        set_process_name(task.title)
     os.dup2(output.fileno(), sys.stdout.fileno())
     os.dup2(errors.fileno(), sys.stderr.fileno())
     output.close()
     errors.close()
     sys.path[:0] = [path for path in task.import_from if path not in sys.path]
-    sys.argv = [task.module, *task.words]
+    sys.argv = [task.module, *task.arguments]
     runpy.run_module(task.module, run_name="__main__", alter_sys=True)
 
 
-def _let_the_server_end() -> None:
-    """It ends when nobody holds one pipe any more, which Python gives to every child: they would keep each other."""
+def _close_alive_pipe() -> None:
+    """Close our copy of the pipe that keeps the server alive: it ends when no process holds that pipe open."""
     server: Any = forkserver._forkserver
     os.close(server._forkserver_alive_fd)
     server._forkserver_alive_fd = None

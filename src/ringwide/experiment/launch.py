@@ -1,4 +1,7 @@
-"""One run: its nodes started, here or elsewhere, watched, recorded, and summed up."""
+"""Launcher of an experiment: starts its nodes, watches and records them, and sums up each run.
+
+`run_experiment` is the entry. An experiment is one run, or one for each variant of its sweep.
+"""
 
 import asyncio
 import io
@@ -29,73 +32,34 @@ from ringwide.experiment.fleet import Command, FleetEnding, NodeFailed, StartNod
 from ringwide.experiment.forkserver import Task
 from ringwide.experiment.node_messages import decode
 from ringwide.experiment.recorder import FORMAT, RESULTS, UNFINISHED, Recorder, Status, new_directory, write_json
-from ringwide.experiment.stop_signals import ENDED_BY_SIGNAL, StopSignals, halted_by_signals, until_any
+from ringwide.experiment.stop_signals import ENDED_BY_SIGNAL, StopSignals, stop_on_signals, until_any
 from ringwide.experiment.sweep import Variant, load_variants, write_document
 from ringwide.experiment.view import LOOK_EVERY_SECONDS, View, view_for
 
 LOOPBACK = "127.0.0.1"
 FIRST_PORT = 10_000
 TRIES_PER_PORT = 100
-
-
-def free_ports(count: int, chance: random.Random, among: range | None = None) -> list[int]:
-    """Ports that nobody listens on now, of those that are given.
-
-    By default they lie below those the kernel gives to outgoing connections: otherwise a node that dials early could
-    be given the port on which a later one is about to listen.
-    """
-    candidates = among or range(FIRST_PORT, max(_first_outgoing_port(), FIRST_PORT + 1000))
-    found: set[int] = set()
-    for _ in range(TRIES_PER_PORT * count):
-        port = chance.choice(candidates)
-        if port not in found and _is_free(port):
-            found.add(port)
-        if len(found) == count:
-            return sorted(found)
-    raise ConfigError(f"nodes: {count}: found only {len(found)} free ports on {LOOPBACK}; use fewer nodes")
-
-
-def write_peers(path: Path, ports: list[int]) -> None:
-    path.write_text("".join(f"{LOOPBACK}:{port}\n" for port in ports), encoding="utf-8")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As the nodes will: a port in TIME_WAIT can be listened on again.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
-
-
-def _first_outgoing_port() -> int:
-    try:
-        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return 32_768
-
-
-STOPPING = "stopping at the end of this step, for the report; a second signal ends all at once"
-ENDING = "ending the nodes, which have not begun"
+STOPPING = "stopping after this step, then writing the report; a second signal ends all nodes at once"
+ENDING = "ending the nodes, which have not begun to train"
 UNREAD = "nobody read its output"
 
 
 class NodeHost(Protocol):
-    """Where nodes run: each a process of this machine, or somewhere in a cluster."""
+    """Place where nodes run: processes on this machine, or machines of a cluster."""
 
     patience_seconds: float
-    """How much later it may be known that a node is gone than that others have lost it."""
+    """Time to wait for the node that failed first, once others have reported it lost."""
 
     def starts(
         self, launch: "Launch", config: ExperimentConfig, directory: Path, say: Callable[[str], None]
     ) -> AbstractAsyncContextManager[Sequence[StartNode]]:
-        """What starts each node, by rank; what it needs is there for the length of the block."""
+        """One `StartNode` per rank. Files and reservations that the nodes need exist for the length of the block."""
         ...
 
 
 class ThisMachine:
+    """Host of nodes that are forked on this machine and find each other on loopback."""
+
     patience_seconds = 0.0
 
     @asynccontextmanager
@@ -110,134 +74,25 @@ class ThisMachine:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What all variants of an experiment have in common."""
+    """Settings that all variants of an experiment share."""
 
     experiment: Path
     out: TextIO
-    halt: StopSignals
+    stop: StopSignals
     resume: Path | None = None
-    place: NodeHost = field(default_factory=ThisMachine)
+    host: NodeHost = field(default_factory=ThisMachine)
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
+    """Status of a finished run, with the reason and the error if it did not complete."""
+
     status: Status
     reason: str = ""
     error: Exception | None = None
 
 
-async def run_variant(launch: Launch, variant: Variant, directory: Path) -> RunOutcome:
-    """Run it to some end. Whatever that is, the directory, which exists, then holds a report of it."""
-    out = launch.out if variant.config.logging != "silent" else io.StringIO()
-    write_document(directory / "experiment.yaml", variant.document)
-    board = Board(variant.config)
-    with closing(Recorder(directory, board, label=variant.label)) as recorder:
-        try:
-            ending = await _watched(launch, board, recorder, out)
-            outcome = _outcome(board, ending)
-            _tell(board, ending, outcome, out)
-        except NodeFailed as error:
-            outcome = RunOutcome("failed", error.reason, error)
-        except RingwideError as error:
-            outcome = RunOutcome("failed", str(error), error)
-        except BrokenPipeError as error:
-            outcome = RunOutcome("stopped", UNREAD, error)
-        except OSError as error:
-            outcome = RunOutcome("failed", f"its output cannot be written: {error.strerror}", error)
-        summary.warn_of_losses(board)
-        try:
-            report = recorder.finish(outcome.status, outcome.reason)
-        except RingwideError as error:
-            return outcome if outcome.error else RunOutcome("failed", str(error), error)
-    if not isinstance(outcome.error, OSError):
-        print(f"report: {report}", file=out, flush=True)
-    return outcome
-
-
-async def _watched(launch: Launch, board: Board, recorder: Recorder, out: TextIO) -> FleetEnding:
-    def hear(rank: int, line: str) -> None:
-        if message := decode(line):
-            recorder.hear(rank, message)
-
-    with view_for(board, out) as view:
-        return await _shown(board, view, launch.halt, _run(launch, board, recorder.directory, hear, view.say))
-
-
-async def _run(
-    launch: Launch, board: Board, directory: Path, hear: Callable[[int, str], None], say: Callable[[str], None]
-) -> FleetEnding:
-    place, halt = launch.place, launch.halt
-    async with AsyncExitStack() as stack:
-        preparing = asyncio.ensure_future(stack.enter_async_context(place.starts(launch, board.config, directory, say)))
-        try:
-            await until_any(preparing, halt.asked)
-        finally:
-            asked = not preparing.done()
-            preparing.cancel()  # which does nothing to what is prepared
-            await asyncio.wait({preparing})
-        if asked:
-            if not preparing.cancelled():
-                preparing.exception()  # what went wrong meanwhile is of no interest any more
-            return FleetEnding((), halt.asked.result())
-        return await run_fleet(
-            preparing.result(), hear, halt=halt, can_stop=board.has_begun, patience_seconds=place.patience_seconds
-        )
-
-
-def node_command(launch: Launch, directory: Path, peers: Path, rank: int) -> Command:
-    words = ["--json", "--peers", str(peers), "--config", str(directory / "experiment.yaml"), "--rank", str(rank)]
-    words += ["--run-directory", str(directory)]
-    words += ["--resume", str(launch.resume)] if launch.resume else []
-    # A model or data of the user's own is looked for beside the experiment, and here.
-    import_from = [str(launch.experiment.resolve().parent), str(Path.cwd())]
-    task = Task("ringwide.node", words, import_from, title=f"ringwide-{rank}")
-    return Command(task, directory / f"node-{rank}.stderr.log")
-
-
-async def _shown(board: Board, view: View, halt: StopSignals, fleet: Coroutine[Any, Any, FleetEnding]) -> FleetEnding:
-    running = asyncio.ensure_future(fleet)
-    try:
-        while not running.done() and not halt.asked.done():
-            view.tick()
-            await until_any(running, halt.asked, seconds=LOOK_EVERY_SECONDS)
-        if not running.done():
-            view.say(STOPPING if board.has_begun() else ENDING)
-            await asyncio.wait({running})
-    finally:
-        running.cancel()  # which does nothing to a fleet that has ended
-        await asyncio.wait({running})
-    return running.result()
-
-
-def _outcome(board: Board, ending: FleetEnding) -> RunOutcome:
-    stopped = any(result.stopped_by for result in board.results.values())
-    missing = _missing(board)
-    if ending.signal and (stopped or missing):
-        return RunOutcome("stopped", "; ".join(filter(None, [name_of_signal(ending.signal), ending.trouble])))
-    if missing:
-        raise RingwideError(f"node {missing[0]} ended well, but without a result")
-    return RunOutcome("complete")
-
-
-def _missing(board: Board) -> list[int]:
-    """Who left no result."""
-    return sorted(set(range(board.nodes)) - set(board.results))
-
-
-def _tell(board: Board, ending: FleetEnding, outcome: RunOutcome, out: TextIO) -> None:
-    if outcome.status == "stopped":  # a signal may also come when all is done
-        print(f"stopped by {name_of_signal(ending.signal)} after step {board.step}", file=out)
-    if ending.trouble:
-        print(f"ringwide: warning: {ending.trouble}", file=sys.stderr)
-    if board.config.logging != "silent":
-        for remark in summary.remarks({exit.rank: exit.last_words for exit in ending.exits}):
-            print(remark, file=sys.stderr)
-    if board.results:
-        said = [summary.table(board.results), summary.totals(board.results), summary.check_equal(board.results)]
-        print(*(said if not _missing(board) else said[:-1]), sep="\n", file=out)
-
-
-# A whole experiment: one run, or one for each variant of its sweep.
+# -- the experiment
 
 
 async def run_experiment(
@@ -247,9 +102,9 @@ async def run_experiment(
     overrides: Sequence[str] = (),
     dry_run: bool = False,
     resume: Path | None = None,
-    place: Callable[[], AbstractContextManager[NodeHost]] = lambda: nullcontext(ThisMachine()),
+    host: Callable[[], AbstractContextManager[NodeHost]] = lambda: nullcontext(ThisMachine()),
 ) -> int:
-    """`place`: where the nodes run, asked for when the experiment is known to be right."""
+    """Run every variant and return the exit code. `host` is opened only after the whole experiment was checked."""
     variants = load_variants(path, overrides)
     _check_listen(path, variants)
     if resume is not None:
@@ -259,13 +114,13 @@ async def run_experiment(
 
         print(outline(variants), file=out)
         return 0
-    # In this order: libraries that a place needs take signals for themselves.
-    with place() as where, halted_by_signals() as halt:
-        launch = Launch(path, out, halt, resume, where)
+    # In this order: a host may import libraries that install signal handlers, and ours must come last.
+    with host() as node_host, stop_on_signals() as stop:
+        launch = Launch(path, out, stop, resume, node_host)
         outcome = await (_run_sweep(launch, variants) if variants[0].label else _run_one(launch, variants[0]))
         if outcome.error:
             raise outcome.error
-        return ENDED_BY_SIGNAL + halt.asked.result() if halt.asked.done() else 0
+        return ENDED_BY_SIGNAL + stop.asked.result() if stop.asked.done() else 0
 
 
 def _check_listen(path: Path, variants: Sequence[Variant]) -> None:
@@ -299,15 +154,15 @@ async def _run_sweep(launch: Launch, variants: Sequence[Variant]) -> RunOutcome:
             return sweep.finish(
                 RunOutcome(outcome.status, f"{variant.label}: {outcome.reason}", outcome.error), launch.out
             )
-        await launch.halt.catch_up()
-        if launch.halt.asked.done() and number < len(variants):
-            reason = f"{name_of_signal(launch.halt.asked.result())} after {variant.label}"
+        await launch.stop.catch_up()
+        if launch.stop.asked.done() and number < len(variants):
+            reason = f"{name_of_signal(launch.stop.asked.result())} after {variant.label}"
             return sweep.finish(RunOutcome("stopped", reason), launch.out)
     return sweep.finish(RunOutcome("complete"), launch.out)
 
 
 class _Sweep:
-    """The directory of a sweep, with one below for each variant that was begun."""
+    """Directory of a sweep, with a subdirectory for each variant that was started."""
 
     def __init__(self, variants: Sequence[Variant]) -> None:
         self._config, self._keys = variants[0].config, _values_by_key(variants)
@@ -361,5 +216,163 @@ def _values_by_key(variants: Sequence[Variant]) -> dict[str, list[Any]]:
     found: dict[str, dict[str, Any]] = {}
     for variant in variants:
         for key, value in variant.changes.items():
-            found.setdefault(key, {}).setdefault(repr(value), value)  # by text: true and 1 are equal, but not the same
+            found.setdefault(key, {}).setdefault(
+                repr(value), value
+            )  # by repr: True == 1, but they are different settings
     return {key: list(values.values()) for key, values in found.items()}
+
+
+# -- one run
+
+
+async def run_variant(launch: Launch, variant: Variant, directory: Path) -> RunOutcome:
+    """Run one variant until it completes, stops or fails. In each case `directory`, which exists, gets a report."""
+    out = launch.out if variant.config.logging != "silent" else io.StringIO()
+    write_document(directory / "experiment.yaml", variant.document)
+    board = Board(variant.config)
+    with closing(Recorder(directory, board, label=variant.label)) as recorder:
+        try:
+            ending = await _watched(launch, board, recorder, out)
+            outcome = _outcome(board, ending)
+            _tell(board, ending, outcome, out)
+        except NodeFailed as error:
+            outcome = RunOutcome("failed", error.reason, error)
+        except RingwideError as error:
+            outcome = RunOutcome("failed", str(error), error)
+        except BrokenPipeError as error:
+            outcome = RunOutcome("stopped", UNREAD, error)
+        except OSError as error:
+            outcome = RunOutcome("failed", f"its output cannot be written: {error.strerror}", error)
+        summary.warn_of_losses(board)
+        try:
+            report = recorder.finish(outcome.status, outcome.reason)
+        except RingwideError as error:
+            return outcome if outcome.error else RunOutcome("failed", str(error), error)
+    if not isinstance(outcome.error, OSError):
+        print(f"report: {report}", file=out, flush=True)
+    return outcome
+
+
+async def _watched(launch: Launch, board: Board, recorder: Recorder, out: TextIO) -> FleetEnding:
+    def hear(rank: int, line: str) -> None:
+        if message := decode(line):
+            recorder.hear(rank, message)
+
+    with view_for(board, out) as view:
+        return await _shown(board, view, launch.stop, _run(launch, board, recorder.directory, hear, view.say))
+
+
+async def _run(
+    launch: Launch, board: Board, directory: Path, hear: Callable[[int, str], None], say: Callable[[str], None]
+) -> FleetEnding:
+    host, stop = launch.host, launch.stop
+    async with AsyncExitStack() as stack:
+        preparing = asyncio.ensure_future(stack.enter_async_context(host.starts(launch, board.config, directory, say)))
+        try:
+            await until_any(preparing, stop.asked)
+        finally:
+            asked = not preparing.done()
+            preparing.cancel()  # no effect if it is done
+            await asyncio.wait({preparing})
+        if asked:
+            if not preparing.cancelled():
+                preparing.exception()  # retrieved, so that asyncio does not log it
+            return FleetEnding((), stop.asked.result())
+        return await run_fleet(
+            preparing.result(), hear, stop=stop, can_stop=board.has_begun, patience_seconds=host.patience_seconds
+        )
+
+
+async def _shown(board: Board, view: View, stop: StopSignals, fleet: Coroutine[Any, Any, FleetEnding]) -> FleetEnding:
+    running = asyncio.ensure_future(fleet)
+    try:
+        while not running.done() and not stop.asked.done():
+            view.tick()
+            await until_any(running, stop.asked, seconds=LOOK_EVERY_SECONDS)
+        if not running.done():
+            view.say(STOPPING if board.has_begun() else ENDING)
+            await asyncio.wait({running})
+    finally:
+        running.cancel()  # no effect on a fleet that has ended
+        await asyncio.wait({running})
+    return running.result()
+
+
+def _outcome(board: Board, ending: FleetEnding) -> RunOutcome:
+    stopped = any(result.stopped_by for result in board.results.values())
+    missing = _missing(board)
+    if ending.signal and (stopped or missing):
+        return RunOutcome("stopped", "; ".join(filter(None, [name_of_signal(ending.signal), ending.trouble])))
+    if missing:
+        raise RingwideError(f"node {missing[0]} ended well, but without a result")
+    return RunOutcome("complete")
+
+
+def _missing(board: Board) -> list[int]:
+    """Ranks that left no result."""
+    return sorted(set(range(board.nodes)) - set(board.results))
+
+
+def _tell(board: Board, ending: FleetEnding, outcome: RunOutcome, out: TextIO) -> None:
+    if outcome.status == "stopped":  # a signal that came after the last step stopped nothing
+        print(f"stopped by {name_of_signal(ending.signal)} after step {board.step}", file=out)
+    if ending.trouble:
+        print(f"ringwide: warning: {ending.trouble}", file=sys.stderr)
+    if board.config.logging != "silent":
+        for remark in summary.remarks({exit.rank: exit.last_lines for exit in ending.exits}):
+            print(remark, file=sys.stderr)
+    if board.results:
+        said = [summary.table(board.results), summary.totals(board.results), summary.check_equal(board.results)]
+        print(*(said if not _missing(board) else said[:-1]), sep="\n", file=out)
+
+
+# -- nodes on this machine
+
+
+def node_command(launch: Launch, directory: Path, peers: Path, rank: int) -> Command:
+    arguments = ["--json", "--peers", str(peers), "--config", str(directory / "experiment.yaml"), "--rank", str(rank)]
+    arguments += ["--run-directory", str(directory)]
+    arguments += ["--resume", str(launch.resume)] if launch.resume else []
+    # Modules with the user's model or data are looked for next to the experiment, then in the working directory.
+    import_from = [str(launch.experiment.resolve().parent), str(Path.cwd())]
+    task = Task("ringwide.node", arguments, import_from, title=f"ringwide-{rank}")
+    return Command(task, directory / f"node-{rank}.stderr.log")
+
+
+def write_peers(path: Path, ports: list[int]) -> None:
+    path.write_text("".join(f"{LOOPBACK}:{port}\n" for port in ports), encoding="utf-8")
+
+
+def free_ports(count: int, rng: random.Random, among: range | None = None) -> list[int]:
+    """Ports on which nobody listens now, drawn from `among`.
+
+    By default they lie below the kernel's range for outgoing connections. Otherwise a node that dials early could be
+    given the port on which a later node is about to listen.
+    """
+    candidates = among or range(FIRST_PORT, max(_first_outgoing_port(), FIRST_PORT + 1000))
+    found: set[int] = set()
+    for _ in range(TRIES_PER_PORT * count):
+        port = rng.choice(candidates)
+        if port not in found and _is_free(port):
+            found.add(port)
+        if len(found) == count:
+            return sorted(found)
+    raise ConfigError(f"nodes: {count}: found only {len(found)} free ports on {LOOPBACK}; use fewer nodes")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # The nodes set it too, so a port in TIME_WAIT counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def _first_outgoing_port() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32_768

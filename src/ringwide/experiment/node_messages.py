@@ -1,6 +1,6 @@
-"""What a node tells its launcher: one JSON object a line on its standard output.
+"""Messages of a node to its launcher: one JSON object a line on its standard output.
 
-Ten nodes make thousands of steps a second, so many steps are one message, and each of their fields one column.
+Ten nodes make thousands of steps a second, so one message holds many steps, with one column for each field.
 """
 
 import json
@@ -30,7 +30,7 @@ def encode(message: Message) -> str:
 
 
 def decode(line: str) -> Message | None:
-    """None for anything else: libraries print to standard output whatever they like."""
+    """Message of the line, or None: libraries may print anything to standard output."""
     try:
         told: Any = json.loads(line)
         kind = KINDS[told.pop("kind")]
@@ -42,7 +42,7 @@ def decode(line: str) -> Message | None:
 
 
 def _encode_progress(progress: Progress) -> str:
-    """By hand: `json` would take five times as long, and this is done for every step."""
+    """Formatted by hand: `json` would take five times as long, and this runs for every step."""
     columns = ",".join(f'"{name}":[{_column(progress.steps, name)}]' for name in STEP_FIELDS)
     sums = f'"bytes_sent":{progress.bytes_sent},"bytes_received":{progress.bytes_received}'
     return f'{{"kind":"progress",{sums},"steps":{{{columns}}}}}'
@@ -57,7 +57,7 @@ def _column(steps: Sequence[TrainingStep], name: str) -> str:
 
 
 def as_json(numbers: str) -> str:
-    """Formatted floats in the spelling of `json`, which differs for those that are not finite."""
+    """Formatted floats in the spelling of `json`, which differs for NaN and infinity."""
     if "n" not in numbers:
         return numbers
     return numbers.replace("nan", "NaN").replace("inf", "Infinity")

@@ -1,6 +1,6 @@
-"""What `run --dry-run` prints: the configuration, defaults included, and what would come of it.
+"""Outline of an experiment, printed by `run --dry-run`: the whole configuration with its defaults, and the plan.
 
-The plan stands in comments, so that the whole text is an experiment file again.
+The plan is written as comments, so that the whole text is again an experiment file.
 """
 
 import sys
@@ -16,9 +16,33 @@ from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.sweep import Variant
 from ringwide.training.progress import TrainingPlan
 
+Facts = dict[str, str]
+
+
+def outline(variants: Sequence[Variant]) -> str:
+    with _importable(variants[0].source):
+        facts = _all_facts(variants)
+    lines = ["plan", *_columns(_shared(facts) | _in_all(variants))]
+    if len(variants) > 1:
+        lines += ["", "variants, one after the other"]
+        lines += _columns({variant.slug: _differing(facts, index) for index, variant in enumerate(variants)})
+    comments = "\n".join(f"# {line}".rstrip() for line in lines)
+    return f"{as_yaml(resolved(variants))}\n{comments}"
+
+
+@contextmanager
+def _importable(experiment: Path) -> Iterator[None]:
+    """Put the experiment's and the working directory on sys.path, as nodes do, to import the user's model and data."""
+    before = sys.path[:]
+    sys.path[:0] = [str(experiment.resolve().parent), str(Path.cwd())]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
 
 def resolved(variants: Sequence[Variant]) -> dict[str, Any]:
-    """What all variants have in common, and the sweep that they come from."""
+    """Settings that all variants share, and the sweep they come from."""
     common, *others = [_written_out(variant.config) for variant in variants]
     for other in others:
         common = _in_both(common, other)
@@ -27,7 +51,7 @@ def resolved(variants: Sequence[Variant]) -> dict[str, Any]:
 
 
 def _written_out(block: BaseModel) -> dict[str, Any]:
-    """Keys that were not written and would be refused beside the others, such as those of other models, stay out."""
+    """Settings with their defaults, except defaults that would be refused, such as keys of other models."""
     shown = {name: _plain(getattr(block, name)) for name in block.model_fields_set}
     for name in type(block).model_fields:
         with_default = shown | {name: _plain(getattr(block, name))}
@@ -69,33 +93,8 @@ def _values(key: str, variants: Sequence[Variant]) -> list[Any]:
     return list({repr(variant.changes[key]): variant.changes[key] for variant in variants}.values())
 
 
-Facts = dict[str, str]
-
-
-def outline(variants: Sequence[Variant]) -> str:
-    with _importable(variants[0].source):
-        facts = _all_facts(variants)
-    lines = ["plan", *_columns(_shared(facts) | _in_all(variants))]
-    if len(variants) > 1:
-        lines += ["", "variants, one after the other"]
-        lines += _columns({variant.slug: _own(facts, index) for index, variant in enumerate(variants)})
-    comments = "\n".join(f"# {line}".rstrip() for line in lines)
-    return f"{as_yaml(resolved(variants))}\n{comments}"
-
-
-@contextmanager
-def _importable(experiment: Path) -> Iterator[None]:
-    """A model or data of the user's own is looked for beside the experiment, and here, as the nodes do."""
-    before = sys.path[:]
-    sys.path[:0] = [str(experiment.resolve().parent), str(Path.cwd())]
-    try:
-        yield
-    finally:
-        sys.path[:] = before
-
-
 def plan_of(config: ExperimentConfig) -> TrainingPlan:
-    """As the nodes will tell it, made without them."""
+    """Plan that the nodes will report, made without starting them."""
     from ringwide.training.data_sources import load_data
     from ringwide.training.learner import flatten
     from ringwide.training.models import build_model
@@ -119,14 +118,12 @@ def plan_of(config: ExperimentConfig) -> TrainingPlan:
 
 
 def _all_facts(variants: Sequence[Variant]) -> list[Facts]:
-    plans: dict[
-        str, TrainingPlan
-    ] = {}  # those that differ only in their ring have the same one, and making it takes a while
+    plans: dict[str, TrainingPlan] = {}  # variants that differ only in their ring share a plan, which is slow to make
     facts = []
     for config in [variant.config for variant in variants]:
-        question = f"{config.nodes} {config.training.model_dump_json()}"
-        plans[question] = plans.get(question) or plan_of(config)
-        facts.append(_facts(config, plans[question]))
+        key = f"{config.nodes} {config.training.model_dump_json()}"
+        plans[key] = plans.get(key) or plan_of(config)
+        facts.append(_facts(config, plans[key]))
     return facts
 
 
@@ -160,7 +157,7 @@ def _shared(facts: Sequence[Facts]) -> Facts:
     return {name: fact for name, fact in facts[0].items() if all(other[name] == fact for other in facts)}
 
 
-def _own(facts: Sequence[Facts], index: int) -> str:
+def _differing(facts: Sequence[Facts], index: int) -> str:
     shared = _shared(facts)
     return "; ".join(f"{name}: {fact}" for name, fact in facts[index].items() if name not in shared)
 

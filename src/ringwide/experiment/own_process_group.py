@@ -1,7 +1,7 @@
-"""Imported by the fork server before anything else: from then on it is in a process group of its own.
+"""Import that moves the fork server into a process group of its own; the server imports it before anything else.
 
-Ctrl-C, and a signal to the launcher's process group, are for the launcher. The server and its nodes, which it would
-end before there is a report, must not hear them.
+Ctrl-C and signals to the launcher's process group are for the launcher alone. They would end the server and its nodes
+before there is a report.
 """
 
 import os

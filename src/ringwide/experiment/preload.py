@@ -1,7 +1,7 @@
-"""What every node needs, imported before it joins; by a launcher once, in the process that its nodes are forked from.
+"""Imports that every node needs before it joins; a launcher makes them once, in the process it forks its nodes from.
 
-Torch takes seconds to import and more than 100 MB. Nodes that are forked after it start at once and share its pages:
-ten of them take less memory than three that import it themselves.
+Torch takes seconds to import and more than 100 MB. Nodes that are forked after the import start at once and share its
+pages: ten of them take less memory than three that import it themselves.
 """
 
 import gc
@@ -21,6 +21,6 @@ for name in (
 ):
     importlib.import_module(name)
 
-# Collecting garbage writes to every object, and to write is to have a copy of one's own.
+# A garbage collection writes to every object, and a write to a shared page copies it.
 gc.collect()
 gc.freeze()

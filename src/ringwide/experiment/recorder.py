@@ -1,6 +1,6 @@
-"""What a run leaves behind in its directory: metrics.jsonl as it goes, results.json and the report at its end.
+"""Recorder of a run: writes metrics.jsonl as it goes, and results.json and the report at its end.
 
-results.json exists from the start, so that even a run whose launcher was killed can be looked at.
+results.json exists from the start, so that a run whose launcher was killed can still be inspected.
 """
 
 import json
@@ -24,50 +24,17 @@ from ringwide.experiment.node_messages import Message
 from ringwide.experiment.summary import figures_of_all, of_node, spread
 from ringwide.training.progress import Evaluation, Progress, TrainingStep
 
-PACKAGES = ("ringwide", "torch", "numpy", "uvloop", "lz4", "pydantic", "scikit-learn")
-CPU_FACTS = Path("/proc/cpuinfo")
-
-
-def versions() -> dict[str, str]:
-    """Of Python and the packages that matter; what is not installed is left out."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def machine() -> dict[str, str | int]:
-    return {
-        "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "system": platform.platform(),
-    }
-
-
-def _cpu() -> str:
-    try:
-        facts = CPU_FACTS.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        facts = []
-    names = (line.partition(":")[2].strip() for line in facts if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
-
-
 FORMAT = 1
 FLUSH_EVERY_SECONDS = 1.0
 METRICS, RESULTS = "metrics.jsonl", "results.json"
-ROOM_BYTES = 256 * 1024  # enough for results and tables
-NOT_FINITE = re.compile(r": (?:nan|-?inf)\b")  # a float of `_line`
-UNFINISHED = "it has not ended: it still runs, or its launcher was killed"
+ROOM_BYTES = 256 * 1024  # enough for results.json and the tables of the report
+NOT_FINITE = re.compile(r": (?:nan|-?inf)\b")  # a float that `_line` wrote
+UNFINISHED = "it has not finished: it is still running, or its launcher was killed"
 Status = Literal["complete", "stopped", "failed"]
 
 
 def directory_for(config: ExperimentConfig, now: datetime) -> Path:
-    """One that does not exist yet."""
+    """Path for a new run that does not exist yet."""
     first = Path(config.report.directory, f"{config.name}-{now:%Y%m%d-%H%M%S}")
     path, number = first, 2
     while os.path.lexists(path):
@@ -76,6 +43,7 @@ def directory_for(config: ExperimentConfig, now: datetime) -> Path:
 
 
 def new_directory(config: ExperimentConfig, now: datetime) -> Path:
+    """Create the directory of a new run."""
     while True:
         path = directory_for(config, now)
         try:
@@ -84,14 +52,14 @@ def new_directory(config: ExperimentConfig, now: datetime) -> Path:
             continue
         except OSError as error:
             raise ConfigError(
-                f"report.directory: {config.report.directory!r}: {path} cannot be made: {error.strerror};"
-                " give one that can be written"
+                f"report.directory: {config.report.directory!r}: {path} cannot be created: {error.strerror};"
+                " name one that is writable"
             ) from error
         return path
 
 
 def finite(value: Any) -> Any:
-    """With null for what is no finite number: JSON has no other word for it, and many readers refuse Python's."""
+    """Copy with null for NaN and infinity: JSON has no word for them, and many readers refuse Python's."""
     match value:
         case float():
             return value if math.isfinite(value) else None
@@ -103,13 +71,15 @@ def finite(value: Any) -> Any:
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """All of it or nothing: who reads meanwhile, or after a crash, finds the old one."""
+    """Replace the file atomically: a reader meanwhile, or after a crash, finds the old one."""
     part = path.with_suffix(".part")
     part.write_text(json.dumps(finite(document), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     part.replace(path)
 
 
 class Recorder:
+    """Files of one run, written from the messages of its nodes."""
+
     def __init__(
         self,
         directory: Path,
@@ -119,7 +89,7 @@ class Recorder:
         started: datetime | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The directory exists."""
+        """`directory` exists already."""
         self.directory, self._board, self._label = directory, board, label
         self._started, self._clock = started or datetime.now(), clock
         self._began = self._flushed = clock()
@@ -128,18 +98,18 @@ class Recorder:
         self._write_results("failed", UNFINISHED)
 
     def hear(self, rank: int, message: Message) -> None:
-        news = self._metrics_of(rank, message)
+        lines = self._metrics_of(rank, message)
         self._board.hear(rank, message)
         with self._writing(METRICS):
-            self._metrics.write(news)
+            self._metrics.write(lines)
             if self._clock() - self._flushed >= FLUSH_EVERY_SECONDS:
                 self._flushed = self._clock()
                 self._metrics.flush()
 
     def finish(self, status: Status, reason: str = "") -> Path:
-        """Write what is known now, and the report of it. Returns where the report is.
+        """Write the results and the report. Returns the path of the report.
 
-        Metrics that cannot be written make it a failure, which is an error here unless it was one before.
+        If metrics could not be written, the run has failed; that error is raised unless it had failed already.
         """
         from ringwide.experiment.report import write_report
 
@@ -156,7 +126,7 @@ class Recorder:
             self._metrics.close()
 
     def _close_metrics(self) -> RingwideError | None:
-        """Returns why some are missing, if they are."""
+        """Close the file. Returns the error if some metrics are missing from it."""
         try:
             self.close()
         except RingwideError as error:
@@ -204,7 +174,7 @@ class Recorder:
 
 
 def _make_room(path: Path) -> None:
-    """On a full disk, for what matters more: drop the last lines of those that fill it."""
+    """Free space on a full disk for the results: drop the last lines of the metrics."""
     with path.open("r+b") as file:
         file.seek(max(0, path.stat().st_size - ROOM_BYTES))
         if file.tell():
@@ -217,9 +187,44 @@ def _with_nulls(lines: str) -> str:
 
 
 def _line(rank: int, step: TrainingStep) -> str:
-    """By hand: `json` would take five times as long, and this is done for every step of every node."""
+    """Formatted by hand: `json` would take five times as long, and this runs for every step of every node."""
     return (
         f'{{"node": {rank}, "step": {step.number}, "epoch": {step.epoch}, "seconds": {step.seconds:.7g},'
         f' "loss": {step.loss:.7g}, "samples": {step.samples}, "learning_rate": {step.learning_rate:.7g},'
         f' "network_seconds": {step.network_seconds:.7g}, "hidden_seconds": {step.hidden_seconds:.7g}}}\n'
     )
+
+
+# -- machine and versions
+
+PACKAGES = ("ringwide", "torch", "numpy", "uvloop", "lz4", "pydantic", "scikit-learn")
+CPU_FACTS = Path("/proc/cpuinfo")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that matter, without those that are not installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, str | int]:
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": platform.platform(),
+    }
+
+
+def _cpu() -> str:
+    try:
+        facts = CPU_FACTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        facts = []
+    names = (line.partition(":")[2].strip() for line in facts if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""What came out of it, node by node and in all."""
+"""Summary of a run: figures of each node and of all nodes together, as numbers and as the table printed at the end."""
 
 import math
 import sys
@@ -38,7 +38,7 @@ def of_node(rank: int, result: Result) -> Figures:
 
 
 def figures_of_all(results: Mapping[int, Result]) -> Figures:
-    """Of all nodes together. What is the same on every node, or a mean, is that and not a sum."""
+    """Figures of all nodes together: sums, and for losses and ratios the weighted mean."""
     if not results:
         return {}
     nodes = list(results.values())
@@ -54,7 +54,7 @@ def figures_of_all(results: Mapping[int, Result]) -> Figures:
 
 
 def spread(nodes: Sequence[Figures]) -> dict[str, Figures]:
-    """How far the nodes lie apart, in everything that is measured."""
+    """Minimum, mean and maximum over the nodes of every measured figure."""
     names = [name for name in nodes[0] if name not in NOT_MEASURED] if nodes else []
     columns = {name: [node[name] for node in nodes if node[name] is not None] for name in names}
     return {name: _spread(values) for name, values in columns.items() if values}
@@ -70,7 +70,7 @@ GAP = "  "
 
 
 def table(results: Mapping[int, Result]) -> str:
-    """One line a node. What codecs did and took is told where there were any."""
+    """Table with a line for each node. The columns of codecs appear if one was used."""
     encoded = any(result.codec_seconds for result in results.values())
     rows = [COLUMNS + CODEC_COLUMNS * encoded]
     for rank, result in sorted(results.items()):
@@ -79,7 +79,7 @@ def table(results: Mapping[int, Result]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Each row as a line, its cells to the right of their column."""
+    """Rows as lines, with right-aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [GAP.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
@@ -94,7 +94,7 @@ def totals(results: Mapping[int, Result]) -> str:
 
 
 def check_equal(results: Mapping[int, Result]) -> str:
-    """Every node made the same steps from the same start, so anything but equal bits is a wrong number."""
+    """Check that all nodes hold the same bits: they made the same steps from the same start."""
     nodes_by_fingerprint: dict[str, list[int]] = {}
     for rank, result in sorted(results.items()):
         nodes_by_fingerprint.setdefault(result.fingerprint, []).append(rank)
@@ -105,15 +105,15 @@ def check_equal(results: Mapping[int, Result]) -> str:
 
 
 def warn_of_losses(board: Board) -> None:
-    """In silence too: what was trained since may be worth nothing."""
+    """Warn of losses that are not finite, even with logging: silent: the trained model may be worthless."""
     if board.first_not_finite is not None:
         print(f"ringwide: warning: the loss is not finite, first in step {board.first_not_finite}", file=sys.stderr)
 
 
-def remarks(words: Mapping[int, tuple[str, ...]]) -> list[str]:
-    """What nodes said on standard error, each sentence once."""
+def remarks(errors: Mapping[int, tuple[str, ...]]) -> list[str]:
+    """Lines that nodes wrote to standard error, each once, with the ranks that wrote it."""
     speakers: dict[str, list[int]] = {}
-    for rank, lines in sorted(words.items()):
+    for rank, lines in sorted(errors.items()):
         for line in dict.fromkeys(lines):
             speakers.setdefault(line, []).append(rank)
     return [f"{_nodes(ranks)}: {line}" for line, ranks in speakers.items()]
@@ -134,7 +134,7 @@ def _cells(rank: int, result: Result) -> tuple[str, ...]:
 
 
 def _loss(loss: float, samples: int) -> str:
-    """Without a sample there is none: a finished run that is resumed has no step to make."""
+    """Loss, or a dash without samples: a finished run that is resumed makes no step."""
     return f"{loss:.4f}" if samples else units.MISSING
 
 

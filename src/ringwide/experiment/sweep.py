@@ -1,4 +1,4 @@
-"""Every variant of an experiment: one, or one for each combination of the values in `sweep`."""
+"""Sweep of an experiment: one variant for each combination of its values, or a single one without a sweep."""
 
 import re
 from collections import Counter
@@ -23,6 +23,7 @@ REFUSED: dict[KeyPath, str] = {
     ("report",): "there is one report, which compares all variants",
     ("checkpoint", "directory"): "variants would replace each other's checkpoints; without it each keeps its own",
 }
+MOST_VARIANTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,62 @@ class SweepChoice:
     places: dict[KeyPath, str]  # where each leaf was written
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One run of an experiment.
+
+    `document` is the data of the file with the changes of this variant. Defaults are left out, because keys that
+    belong to another model are refused even with their default.
+    """
+
+    label: str  # "" without a sweep
+    slug: str  # the label as the name of a directory, numbered
+    changes: dict[str, Any]  # keys as in the sweep
+    document: dict[str, Any]
+    config: ExperimentConfig
+    source: Path  # the experiment file; the user's modules are next to it
+
+
+def load_variants(path: Path, overrides: Sequence[str] = ()) -> list[Variant]:
+    """Variants in the order written, the last key changing fastest. All are checked before any can run."""
+    document = overridden(read_document(path), overrides)
+    axes = read_sweep(document)
+    if not axes:
+        return [_variant(document.without("sweep"), (), "", "")]
+    if (count := prod(len(axis) for axis in axes)) > MOST_VARIANTS:
+        place = document.place(("sweep",))
+        raise ConfigError(f"{place}: sweep: these are {count:,} variants; at most {MOST_VARIANTS:,} can be run")
+    grid = list(product(*axes))
+    names = labels(grid)
+    return [
+        _variant(_changed(document.without("sweep"), choices), choices, label, slug)
+        for choices, label, slug in zip(grid, names, slugs(names), strict=True)
+    ]
+
+
+def _changed(document: Document, choices: Sequence[SweepChoice]) -> Document:
+    for choice in choices:
+        for path, value in choice.leaves.items():
+            place = choice.places[path]
+            document = document.with_change(path, value, {path: place}, f"{place}: {described(choice)}")
+    return document
+
+
+def _variant(document: Document, choices: Sequence[SweepChoice], label: str, slug: str) -> Variant:
+    changes = {choice.key: choice.value for choice in choices}
+    return Variant(label, slug, changes, document.data, checked(document, ExperimentConfig), document.path)
+
+
+def write_document(path: Path, document: dict[str, Any]) -> None:
+    """Write YAML that loads to the same configuration."""
+    path.write_text(as_yaml(document), encoding="utf-8")
+
+
+# -- reading
+
+
 def read_sweep(document: Document) -> list[list[SweepChoice]]:
-    """For every key, in the order written, its choices."""
+    """Choices for every key, in the order written."""
     sweep = document.data.get("sweep", {})
     if not isinstance(sweep, dict):
         raise ConfigError(f"{document.place(('sweep',))}: sweep: should be keys, each with a list of values, {EXAMPLE}")
@@ -76,7 +131,7 @@ def _check_allowed(document: Document, key: str, key_path: KeyPath, *below: str 
 
 
 def _check_base(document: Document, axes: list[list[SweepChoice]]) -> None:
-    """What is said outside the sweep must not be undone by it, nor by one variant to the next."""
+    """Refuse settings outside the sweep that it would override, or with which variants would overwrite each other."""
     directory: KeyPath = ("checkpoint", "directory")
     checkpoint = document.data.get("checkpoint")
     if isinstance(checkpoint, dict) and checkpoint.get("directory") is not None:
@@ -115,13 +170,13 @@ def _fail(document: Document, key: str, problem: str, *below: str | int) -> NoRe
     raise ConfigError(f"{document.place(('sweep', key, *below))}: sweep.{key}: {concealed(problem)}")
 
 
-# Short names for the variants of a sweep, no two the same: for people, and for directories.
+# -- names of variants: labels for people, slugs for directories
 
 LONGEST_SLUG = 80
 
 
 def labels(variants: Sequence[Sequence[SweepChoice]]) -> list[str]:
-    """As in "codec=lz4, lanes=2": each key by its last word, unless two keys share it."""
+    """Unique labels such as "codec=lz4, lanes=2": each key by its last part, unless two keys share it."""
     paths = {path for choices in variants for choice in choices for path in choice.leaves}
     ends = Counter(path[-1] for path in paths)
     names = {path: str(path[-1]) if ends[path[-1]] == 1 else dotted(path) for path in paths}
@@ -131,7 +186,7 @@ def labels(variants: Sequence[Sequence[SweepChoice]]) -> list[str]:
 
 
 def slugs(labels: Sequence[str]) -> list[str]:
-    """As in "01-codec=lz4": they sort in the order in which they run."""
+    """Unique directory names such as "01-codec=lz4", which sort in the order of the runs."""
     digits = max(2, len(str(len(labels))))
     return [f"{number:0{digits}}-{_plain(label)}" for number, label in enumerate(labels, start=1)]
 
@@ -156,57 +211,3 @@ def _shown(value: Any) -> str:
 
 def _plain(label: str) -> str:
     return re.sub(r"[^A-Za-z0-9._=,-]+", "-", label.replace(", ", ",")).strip("-.")[:LONGEST_SLUG]
-
-
-MOST_VARIANTS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One run of an experiment.
-
-    `document` is what was written, with the changes of this variant. It is not the whole configuration: defaults are
-    left out, because keys that belong to another model are refused even with their default.
-    """
-
-    label: str  # "" without a sweep
-    slug: str  # the label as the name of a directory, numbered
-    changes: dict[str, Any]  # keys as in the sweep
-    document: dict[str, Any]
-    config: ExperimentConfig
-    source: Path  # the experiment file, beside which a user's own modules are
-
-
-def load_variants(path: Path, overrides: Sequence[str] = ()) -> list[Variant]:
-    """The grid in the order written, the last key changing fastest. All of it is checked before any of it can run."""
-    document = overridden(read_document(path), overrides)
-    axes = read_sweep(document)
-    if not axes:
-        return [_variant(document.without("sweep"), (), "", "")]
-    if (count := prod(len(axis) for axis in axes)) > MOST_VARIANTS:
-        place = document.place(("sweep",))
-        raise ConfigError(f"{place}: sweep: these are {count:,} variants; at most {MOST_VARIANTS:,} can be run")
-    grid = list(product(*axes))
-    names = labels(grid)
-    return [
-        _variant(_changed(document.without("sweep"), choices), choices, label, slug)
-        for choices, label, slug in zip(grid, names, slugs(names), strict=True)
-    ]
-
-
-def _changed(document: Document, choices: Sequence[SweepChoice]) -> Document:
-    for choice in choices:
-        for path, value in choice.leaves.items():
-            place = choice.places[path]
-            document = document.with_change(path, value, {path: place}, f"{place}: {described(choice)}")
-    return document
-
-
-def _variant(document: Document, choices: Sequence[SweepChoice], label: str, slug: str) -> Variant:
-    changes = {choice.key: choice.value for choice in choices}
-    return Variant(label, slug, changes, document.data, checked(document, ExperimentConfig), document.path)
-
-
-def write_document(path: Path, document: dict[str, Any]) -> None:
-    """As YAML that loads to the same configuration."""
-    path.write_text(as_yaml(document), encoding="utf-8")

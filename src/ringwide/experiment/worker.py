@@ -1,4 +1,7 @@
-"""One node's part in an experiment."""
+"""Worker of an experiment: one node that finds its peers, trains with them and reports.
+
+The command `node --config` runs it: for a launcher, which reads JSON lines, or on its own, with a report of its own.
+"""
 
 import asyncio
 import io
@@ -14,7 +17,7 @@ from typing import TextIO
 import numpy as np
 
 from ringwide.config.ring_config import RingConfig
-from ringwide.config.validation import DECIDES_BITS, fields_that
+from ringwide.config.validation import DECIDES_BITS, fields_with
 from ringwide.errors import ConfigError
 from ringwide.experiment import summary
 from ringwide.experiment.board import Board
@@ -33,38 +36,138 @@ from ringwide.training.progress import Progress, Result, TrainingStep
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Which node this is, in what, and how it is asked to stop."""
+    """One node of an experiment: its rank, how it finds its peers, and how it is asked to stop."""
 
     rank: int
-    others: PeerFinder
-    experiment: Path  # the file, to name it in errors
+    peers: PeerFinder
+    experiment: Path  # the file, named in errors
     stopping: NodeStop
     resume: Path | None = None
 
     @property
-    def speaks(self) -> bool:
-        """Does this node show and record how the run goes? One of those that were started together is enough."""
-        return self.rank == 0 or not self.others.together
+    def reports(self) -> bool:
+        """Whether this node shows and records the run. Of nodes started by one command only rank 0 does."""
+        return self.rank == 0 or not self.peers.together
 
-    async def meet(self, config: ExperimentConfig, run: str | None) -> FoundPeers:
-        if self.others.size != config.nodes:
+    async def find_peers(self, config: ExperimentConfig, run: str | None) -> FoundPeers:
+        if self.peers.size != config.nodes:
             raise ConfigError(
-                f"{self.experiment}: nodes: {config.nodes}: but {self.others.counted_in}; make them equal, "
-                f"as with --set nodes={self.others.size}"
+                f"{self.experiment}: nodes: {config.nodes}: but {self.peers.counted_in}; make them equal, "
+                f"as with --set nodes={self.peers.size}"
             )
-        return await self.others.meet(config.ring, run)
+        return await self.peers.find(config.ring, run)
 
 
-async def take_part(
-    part: Worker,
+# -- ways to run: for a launcher, silently, or with a report of its own
+
+
+async def run_and_tell(worker: Worker, variants: Sequence[Variant], directory: Path | None) -> int:
+    """Run every variant and print each message as a line of JSON. The reader, such as a launcher, records them."""
+    for variant in variants:
+        if code := await _run_told(
+            worker, variant.config, directory, lambda message: print(encode(message), flush=True)
+        ):
+            return code
+    return 0
+
+
+async def run_quietly(worker: Worker, variants: Sequence[Variant]) -> int:
+    """Run every variant without output: rank 0 reports for all."""
+    for variant in variants:
+        if code := await _run_told(worker, variant.config, None, lambda _: None):
+            return code
+    return 0
+
+
+async def run_alone(worker: Worker, variants: Sequence[Variant], out: TextIO) -> int:
+    """Run every variant with peers on other machines, and write the report here."""
+    for number, variant in enumerate(variants, start=1):
+        if len(variants) > 1 and variant.config.logging != "silent":
+            print(f"variant {number} of {len(variants)}: {variant.label}", file=out, flush=True)
+        if code := await _run_recorded(worker, variant, out):
+            return code
+    return 0
+
+
+async def _run_told(
+    worker: Worker, config: ExperimentConfig, directory: Path | None, say: Callable[[Message], None]
+) -> int:
+    found = None
+    if not worker.reports:
+        found = await worker.find_peers(config, None)
+        directory = Path(config.report.directory, found.run)
+    directory = directory or new_directory(config, datetime.now())
+    with log_file(_log_path(config, directory, worker.rank)) as log:
+
+        def tell(message: Message) -> None:
+            say(message)
+            log.hear(message)
+
+        result = (await run_worker(worker, config, directory, tell, found))[worker.rank]
+        tell(result)
+    return _exit_code(result)
+
+
+async def _run_recorded(worker: Worker, variant: Variant, out: TextIO) -> int:
+    config = variant.config
+    out = out if config.logging != "silent" else io.StringIO()
+    directory = new_directory(config, datetime.now())
+    write_document(directory / "experiment.yaml", variant.document)
+    board = Board(config, nodes=1)
+    with closing(Recorder(directory, board, label=variant.label)) as recorder:
+        try:
+            results = await _watched(worker, board, recorder, out)
+            for rank, each in results.items():
+                recorder.hear(rank, each)
+            equal = summary.check_equal(results)
+        except asyncio.CancelledError:
+            recorder.finish("stopped", "by a signal, before its first step or for the second time")
+            raise
+        except Exception as error:
+            recorder.finish("failed", str(error))
+            raise
+        result = results[worker.rank]
+        summary.warn_of_losses(board)
+        print(summary.table(results), summary.totals(results), equal, sep="\n", file=out)
+        stopped = name_of_signal(result.stopped_by) if result.stopped_by else ""
+        report = recorder.finish("stopped" if stopped else "complete", stopped)
+    print(f"report: {report}", file=out, flush=True)
+    return _exit_code(result)
+
+
+async def _watched(worker: Worker, board: Board, recorder: Recorder, out: TextIO) -> dict[int, Result]:
+    directory = recorder.directory
+    with view_for(board, out) as view, log_file(_log_path(board.config, directory, worker.rank)) as log:
+
+        def tell(message: Message) -> None:
+            recorder.hear(worker.rank, message)
+            log.hear(message)
+            view.tick()
+
+        return await run_worker(worker, board.config, directory, tell)
+
+
+def _log_path(config: ExperimentConfig, directory: Path, rank: int) -> Path | None:
+    return directory / f"node-{rank}.log" if config.logging == "verbose" else None
+
+
+def _exit_code(result: Result) -> int:
+    return ENDED_BY_SIGNAL + result.stopped_by if result.stopped_by else 0
+
+
+# -- training on the ring
+
+
+async def run_worker(
+    worker: Worker,
     config: ExperimentConfig,
     directory: Path,
     tell: Callable[[Message], None],
-    met: FoundPeers | None = None,
+    found: FoundPeers | None = None,
 ) -> dict[int, Result]:
-    """Train with the others. `tell` hears of this node alone; at the end every node knows how it went on each."""
-    met = met or await part.meet(config, directory.name)
-    # Imported before joining: it takes seconds, in which a member of a ring would keep the others waiting.
+    """Train with the peers and return the results of all ranks. `tell` gets the messages of this rank only."""
+    found = found or await worker.find_peers(config, directory.name)
+    # Imported before joining: it takes seconds, in which a member of the ring would keep its peers waiting.
     from ringwide.experiment import preload
     from ringwide.training.checkpoint import Checkpoints
     from ringwide.training.loop import train
@@ -73,31 +176,32 @@ async def take_part(
     if config.checkpoint.every_steps is not None:
         where = Path(config.checkpoint.directory or directory / "checkpoints")
         checkpoints = Checkpoints(where, every_steps=config.checkpoint.every_steps, keep=config.checkpoint.keep)
-    async with join(rank=part.rank, peers=met.peers, config=config.ring, listener=met.listener) as ring:
-        stop = part.stopping.after_a_step()
+    async with join(rank=worker.rank, peers=found.peers, config=config.ring, listener=found.listener) as ring:
+        stop = worker.stopping.after_a_step()
         result = await train(
             ring,
             config.training,
             tell,
             stop=stop,
             checkpoints=checkpoints,
-            resume=part.resume,
-            ring_settings=config.ring.model_dump(mode="json", include=set(fields_that(RingConfig, DECIDES_BITS))),
+            resume=worker.resume,
+            ring_settings=config.ring.model_dump(mode="json", include=set(fields_with(RingConfig, DECIDES_BITS))),
         )
-        siblings = config.nodes if multiprocessing.parent_process() else 0  # forked by a launcher, or alone
+        siblings = config.nodes if multiprocessing.parent_process() else 0  # forked by a launcher, or started alone
         return await _everyones(ring, await _with_memory(ring, result, preload.OF_TORCH, siblings))
 
 
 async def _with_memory(ring: Ring, result: Result, of_torch: int, siblings: int) -> Result:
-    """Looked at while all nodes are there: shared pages are counted once only if nobody has left."""
+    """Measure memory between two barriers: a shared page is divided among the processes that map it at that moment."""
     await ring.barrier()
     memory = shared_out_bytes(siblings)
     await ring.barrier()
-    torch = of_torch // max(siblings, 1)  # siblings share one import of it
+    torch = of_torch // max(siblings, 1)  # siblings share the pages of one import
     return replace(result, memory_bytes=memory, peak_memory_bytes=peak_bytes(), torch_memory_bytes=torch)
 
 
 async def _everyones(ring: Ring, result: Result) -> dict[int, Result]:
+    """Gather the results of all ranks, as JSON padded to equal length."""
     ours = encode(result).encode()
     longest = max(int(length[0]) for length in await ring.all_gather(np.array([len(ours)])))
     padded = np.frombuffer(ours.ljust(longest), np.uint8)
@@ -105,14 +209,14 @@ async def _everyones(ring: Ring, result: Result) -> dict[int, Result]:
     return {rank: each for rank, each in enumerate(told) if isinstance(each, Result)}
 
 
-# One node of an experiment, as the command `node` runs it: heard by a launcher, or alone on a machine of its own.
+# -- log file of a node (logging: verbose)
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 @contextmanager
 def log_file(path: Path | None) -> Iterator["LogFile"]:
-    """Open for the length of the block; with no path, one that writes nothing."""
+    """Log file that is open for the length of the block. Without a path it writes nothing."""
     if path is None:
         yield LogFile(None)
         return
@@ -132,6 +236,8 @@ def log_file(path: Path | None) -> Iterator["LogFile"]:
 
 
 class LogFile:
+    """Messages of a node as lines of key=value."""
+
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
 
@@ -155,95 +261,3 @@ def _step_line(step: TrainingStep) -> str:
 
 def _pairs(message: Message) -> str:
     return " ".join(f"{key}={value}" for key, value in asdict(message).items())
-
-
-async def run_and_tell(part: Worker, variants: Sequence[Variant], directory: Path | None) -> int:
-    """Say everything as JSON, one object a line: whoever listens, a launcher for example, records it."""
-    for variant in variants:
-        if code := await _run_told(part, variant.config, directory, lambda message: print(encode(message), flush=True)):
-            return code
-    return 0
-
-
-async def run_quietly(part: Worker, variants: Sequence[Variant]) -> int:
-    """Say nothing: rank 0 does, for all."""
-    for variant in variants:
-        if code := await _run_told(part, variant.config, None, lambda _: None):
-            return code
-    return 0
-
-
-async def _run_told(
-    part: Worker, config: ExperimentConfig, directory: Path | None, say: Callable[[Message], None]
-) -> int:
-    met = None
-    if not part.speaks:
-        met = await part.meet(config, None)
-        directory = Path(config.report.directory, met.run)
-    directory = directory or new_directory(config, datetime.now())
-    with log_file(_log_path(config, directory, part.rank)) as log:
-
-        def tell(message: Message) -> None:
-            say(message)
-            log.hear(message)
-
-        result = (await take_part(part, config, directory, tell, met))[part.rank]
-        tell(result)
-    return _exit_code(result)
-
-
-async def run_alone(part: Worker, variants: Sequence[Variant], out: TextIO) -> int:
-    """Run every variant with the nodes on other machines, and leave the report here."""
-    for number, variant in enumerate(variants, start=1):
-        if len(variants) > 1 and variant.config.logging != "silent":
-            print(f"variant {number} of {len(variants)}: {variant.label}", file=out, flush=True)
-        if code := await _run_recorded(part, variant, out):
-            return code
-    return 0
-
-
-async def _run_recorded(part: Worker, variant: Variant, out: TextIO) -> int:
-    config = variant.config
-    out = out if config.logging != "silent" else io.StringIO()
-    directory = new_directory(config, datetime.now())
-    write_document(directory / "experiment.yaml", variant.document)
-    board = Board(config, nodes=1)
-    with closing(Recorder(directory, board, label=variant.label)) as recorder:
-        try:
-            results = await _watched(part, board, recorder, out)
-            for rank, each in results.items():
-                recorder.hear(rank, each)
-            equal = summary.check_equal(results)
-        except asyncio.CancelledError:
-            recorder.finish("stopped", "by a signal, before its first step or for the second time")
-            raise
-        except Exception as error:
-            recorder.finish("failed", str(error))
-            raise
-        result = results[part.rank]
-        summary.warn_of_losses(board)
-        print(summary.table(results), summary.totals(results), equal, sep="\n", file=out)
-        stopped = name_of_signal(result.stopped_by) if result.stopped_by else ""
-        report = recorder.finish("stopped" if stopped else "complete", stopped)
-    print(f"report: {report}", file=out, flush=True)
-    return _exit_code(result)
-
-
-async def _watched(part: Worker, board: Board, recorder: Recorder, out: TextIO) -> dict[int, Result]:
-    directory = recorder.directory
-    with view_for(board, out) as view, log_file(_log_path(board.config, directory, part.rank)) as log:
-
-        def tell(message: Message) -> None:
-            recorder.hear(part.rank, message)
-            log.hear(message)
-            view.tick()
-
-        return await take_part(part, board.config, directory, tell)
-
-
-def _log_path(config: ExperimentConfig, directory: Path, rank: int) -> Path | None:
-    return directory / f"node-{rank}.log" if config.logging == "verbose" else None
-
-
-def _exit_code(result: Result) -> int:
-    return ENDED_BY_SIGNAL + result.stopped_by if result.stopped_by else 0

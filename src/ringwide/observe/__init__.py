@@ -1,1 +1,1 @@
-"""What the ring did, pulled from below when somebody asks."""
+"""Observation of a ring: statistics on request, and the check against known sums."""

@@ -1,4 +1,4 @@
-"""Check a ring against known sums, and measure it, much as nccl-tests do."""
+"""Check of a ring against known sums, with its speed measured, much as nccl-tests does."""
 
 import json
 import statistics
@@ -9,41 +9,6 @@ from typing import Any, Protocol
 
 import numpy
 from numpy.typing import NDArray
-
-PERIOD = 4093
-REDUCTIONS: dict[str, numpy.ufunc] = {
-    "sum": numpy.add,
-    "mean": numpy.add,
-    "min": numpy.minimum,
-    "max": numpy.maximum,
-    "prod": numpy.multiply,
-}
-
-
-def given_table(rank: int, size: int, op: str) -> NDArray[numpy.float64]:
-    """One period of what this rank puts in."""
-    index = numpy.arange(PERIOD)
-    if op == "prod":
-        # One rank in turn brings a factor, the others 1: the product stays small for any number of ranks.
-        return numpy.where(index % size == rank, index % 7 + 2, 1).astype(numpy.float64)
-    values = (index * (2 * rank + 3) + rank) % PERIOD
-    return (values % (_largest(size) + 1)).astype(numpy.float64)
-
-
-def expected_table(size: int, op: str) -> NDArray[numpy.float64]:
-    """One period of what every rank must hold afterwards."""
-    given = numpy.stack([given_table(rank, size, op) for rank in range(size)])
-    reduced: NDArray[numpy.float64] = REDUCTIONS[op].reduce(given)
-    # Rounding an exact quotient from float64 to a narrower type gives what dividing there would have given.
-    return reduced / size if op == "mean" else reduced
-
-
-def _largest(size: int) -> int:
-    # Sums up to 127 fit int8, and bfloat16 counts exactly to 256.
-    return max(1, min(10, 127 // size))
-
-
-# Arrays of every dtype the ring carries. numpy has no bfloat16, so that one is a torch tensor.
 
 DTYPES = {
     "float64": 8,
@@ -56,38 +21,14 @@ DTYPES = {
     "int8": 1,
     "uint8": 1,
 }
-
-
-def filled(table: NDArray[numpy.float64], count: int, dtype: str) -> Any:
-    """A buffer of `count` elements that repeats the table."""
-    if dtype != "bfloat16":
-        return numpy.resize(table.astype(dtype), count)
-    import torch
-
-    return torch.from_numpy(numpy.resize(table.astype(numpy.float32), count)).to(torch.bfloat16)
-
-
-def copied(buffer: Any) -> Any:
-    return buffer.copy() if isinstance(buffer, numpy.ndarray) else buffer.clone()
-
-
-def overwrite(buffer: Any, source: Any) -> None:
-    buffer[:] = source
-
-
-def differing(one: Any, other: Any) -> int:
-    """How many elements are not equal."""
-    return int((one != other).sum())
-
-
 MIB = 1024 * 1024
 OPS = ("sum", "mean", "min", "max", "prod")
-VARIANTS_UP_TO = MIB  # every dtype and op is tried at a small size and at a middling one, not at the slow ones
+VARIANTS_UP_TO = MIB  # every dtype and op is checked at a small and a medium size, not at the slow ones
 MOST_REPEATS = 2000
 
 
 class CheckedRing(Protocol):
-    """What the check needs of a ring."""
+    """Ring as the check needs it."""
 
     @property
     def rank(self) -> int: ...
@@ -101,6 +42,8 @@ class CheckedRing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Case:
+    """One all-reduce to check, and to measure if `timed`."""
+
     nbytes: int
     dtype: str
     op: str
@@ -113,7 +56,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. The times are this rank's; `wrong` counts the elements of all ranks."""
+    """Line of the table. The times are those of this rank; `wrong` counts elements on all ranks."""
 
     nbytes: int
     count: int
@@ -129,7 +72,7 @@ class Row:
 
 
 def cases(sizes: Sequence[int]) -> Iterator[Case]:
-    """float32 sums of every size, measured; every other dtype and op once at a small and at a middling size."""
+    """float32 sums of every size, timed; every other dtype and op once at a small and at a medium size."""
     variants_at = {min(sizes), max((nbytes for nbytes in sizes if nbytes <= VARIANTS_UP_TO), default=min(sizes))}
     for nbytes in sorted(set(sizes)):
         yield Case(nbytes, "float32", "sum", timed=True)
@@ -146,6 +89,7 @@ async def check(
     on_row: Callable[[Row], None],
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Row]:
+    """Check every case on all ranks together. `on_row` gets each row as soon as it is known."""
     rows = []
     for case in cases(sizes):
         row = await _check_case(ring, case, seconds_per_size if case.timed else 0.0, clock)
@@ -165,7 +109,7 @@ async def _check_case(ring: CheckedRing, case: Case, seconds: float, clock: Call
         await ring.allreduce(work, op=case.op)
         return clock() - started
 
-    await once()  # the first one opens links and touches pages; its time tells nothing
+    await once()  # warm-up: the first call opens links and touches pages
     wrong = differing(work, expected)
     repeats = await _agreed_repeats(ring, await once(), seconds)
     times = [await once() for _ in range(repeats)]
@@ -174,7 +118,7 @@ async def _check_case(ring: CheckedRing, case: Case, seconds: float, clock: Call
 
 
 async def _agreed_repeats(ring: CheckedRing, seconds_once: float, seconds: float) -> int:
-    """All ranks must make the same calls, but each has its own clock: rank 0's decides."""
+    """Number of repeats, decided by rank 0's clock: all ranks must make the same calls."""
     wanted = seconds / max(seconds_once, 1e-9)
     repeats = numpy.array([min(max(int(wanted), 3), MOST_REPEATS)], dtype=numpy.int64)
     await ring.broadcast(repeats, root=0)
@@ -182,7 +126,7 @@ async def _agreed_repeats(ring: CheckedRing, seconds_once: float, seconds: float
 
 
 async def _summed(ring: CheckedRing, wrong: int) -> int:
-    # Gathered and added here: the all-reduce is what is on trial.
+    # Gathered and added here, as the all-reduce itself is under test.
     return sum(int(part[0]) for part in await ring.all_gather(numpy.array([wrong], dtype=numpy.int64)))
 
 
@@ -199,14 +143,74 @@ def _row(ring: CheckedRing, case: Case, times: Sequence[float], wrong: int, wron
         repeats=len(times),
         seconds=seconds,
         algbw=algbw,
-        # What each link carried: 2(n-1)/n of the data, so that rings of different sizes can be compared.
+        # Each link carries 2(n-1)/n of the data, which makes rings of different sizes comparable.
         busbw=algbw * 2 * (ring.size - 1) / ring.size,
         wrong_here=wrong,
         wrong=wrong_everywhere,
     )
 
 
-# The rows of a check as text, in the columns of nccl-tests.
+# -- inputs and expected results: tables of one period, repeated over the buffer
+
+PERIOD = 4093
+REDUCTIONS: dict[str, numpy.ufunc] = {
+    "sum": numpy.add,
+    "mean": numpy.add,
+    "min": numpy.minimum,
+    "max": numpy.maximum,
+    "prod": numpy.multiply,
+}
+
+
+def given_table(rank: int, size: int, op: str) -> NDArray[numpy.float64]:
+    """One period of this rank's input."""
+    index = numpy.arange(PERIOD)
+    if op == "prod":
+        # For each index one rank has a factor and the others 1: the product stays small for any number of ranks.
+        return numpy.where(index % size == rank, index % 7 + 2, 1).astype(numpy.float64)
+    values = (index * (2 * rank + 3) + rank) % PERIOD
+    return (values % (_largest(size) + 1)).astype(numpy.float64)
+
+
+def expected_table(size: int, op: str) -> NDArray[numpy.float64]:
+    """One period of the result on every rank."""
+    given = numpy.stack([given_table(rank, size, op) for rank in range(size)])
+    reduced: NDArray[numpy.float64] = REDUCTIONS[op].reduce(given)
+    # An exact quotient rounded from float64 equals the division in the narrower type.
+    return reduced / size if op == "mean" else reduced
+
+
+def _largest(size: int) -> int:
+    # Sums up to 127 fit int8; bfloat16 is exact up to 256.
+    return max(1, min(10, 127 // size))
+
+
+# -- buffers of every dtype; numpy has no bfloat16, so that one is a torch tensor
+
+
+def filled(table: NDArray[numpy.float64], count: int, dtype: str) -> Any:
+    """Buffer of `count` elements that repeats the table."""
+    if dtype != "bfloat16":
+        return numpy.resize(table.astype(dtype), count)
+    import torch
+
+    return torch.from_numpy(numpy.resize(table.astype(numpy.float32), count)).to(torch.bfloat16)
+
+
+def copied(buffer: Any) -> Any:
+    return buffer.copy() if isinstance(buffer, numpy.ndarray) else buffer.clone()
+
+
+def overwrite(buffer: Any, source: Any) -> None:
+    buffer[:] = source
+
+
+def differing(one: Any, other: Any) -> int:
+    """Number of elements that differ."""
+    return int((one != other).sum())
+
+
+# -- output, in the columns of nccl-tests
 
 COLUMNS = "{:>11} {:>11} {:>9} {:>5} {:>9} {:>11} {:>8} {:>8} {:>6}"
 
@@ -238,6 +242,6 @@ def verdict(rank: int, size: int, rows: Sequence[Row]) -> str:
 
 
 def document(rank: int, size: int, rows: Sequence[Row]) -> str:
-    """The same for machines: one JSON object."""
+    """Rows as one JSON object."""
     wrong = sum(row.wrong for row in rows)
     return json.dumps({"rank": rank, "size": size, "wrong": wrong, "rows": [asdict(row) for row in rows]}, indent=2)

@@ -1,4 +1,4 @@
-"""The figures of one ring, as `Ring.statistics()` gives them."""
+"""Statistics of one ring, as `Ring.statistics()` returns them, and the memory of this process."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from ringwide.transport.sockets import Transport, granted_bytes
 
 @dataclass(frozen=True, slots=True)
 class LaneStatistics:
-    """One connection. The buffers are what the kernel granted, whatever was asked."""
+    """One connection. The buffer sizes are those the kernel granted."""
 
     index: int
     bytes_sent: int
@@ -28,7 +28,7 @@ class LaneStatistics:
 
 @dataclass(frozen=True, slots=True)
 class CodecStatistics:
-    """The segments that travelled with one codec, in one direction."""
+    """Segments sent with one codec in one direction."""
 
     codec: str
     segments: int
@@ -37,13 +37,13 @@ class CodecStatistics:
 
     @property
     def ratio(self) -> float:
-        """How many raw bytes became one on the wire."""
+        """Raw bytes per byte on the wire."""
         return self.raw_bytes / self.wire_bytes if self.wire_bytes else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class LinkStatistics:
-    """All connections to one peer. Segments are those of large buckets: small ones travel raw, and are not counted."""
+    """All connections to one peer. Only segments of large buckets are counted; small buckets are sent raw."""
 
     peer: int
     lanes: tuple[LaneStatistics, ...]
@@ -51,15 +51,15 @@ class LinkStatistics:
     received: tuple[CodecStatistics, ...] = ()
     encode_seconds: float = 0.0
     decode_seconds: float = 0.0
-    late_seconds: float = 0.0  # that collectives here have waited for this rank to call them
-    stuck_seconds: float = 0.0  # that they have waited while our bytes were stuck on the way to it
-    round_trip_seconds: float | None = None  # of late; none: it was never asked, as nothing had to wait
+    late_seconds: float = 0.0  # collectives here waited this long for the peer to call them
+    stuck_seconds: float = 0.0  # and this long while our bytes to it were stuck
+    round_trip_seconds: float | None = None  # recent; None if never measured, as nothing had to wait
 
     @property
     def transport(self) -> str:
-        """`memory` (and `unix` for what is small), `unix` alone, or `tcp`.
+        """`memory` (with `unix` for small frames), `unix` alone, or `tcp`.
 
-        Or several: a rank that begins to listen in the very moment may be met on either kind of socket.
+        There can be several: a rank that begins to listen at that moment may be reached on either kind of socket.
         """
         ways = {lane.transport for lane in self.lanes}
         return " and ".join(sorted(ways - {"unix"} if "memory" in ways else ways))
@@ -75,26 +75,26 @@ class LinkStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """One ring since it was joined. `network_seconds` is the time in which at least one collective was awaited."""
+    """Figures of a ring since it was joined. `network_seconds`: time in which at least one collective was awaited."""
 
     collectives: int
     network_seconds: float
     buffer_bytes_asked: int
     links: tuple[LinkStatistics, ...]
-    threshold_bytes: int | None = None  # below which segments travel raw; none: they all do
-    choices: tuple[CodecChoice, ...] = ()  # what `codec: auto` uses for each bucket, and why
-    slow: SlowRank | None = None  # the rank that keeps the others waiting, if there is one
+    threshold_bytes: int | None = None  # smaller segments are sent raw; None: all are
+    choices: tuple[CodecChoice, ...] = ()  # codec that `codec: auto` uses for each bucket, and why
+    slow: SlowRank | None = None  # rank that the others wait for, if there is one
 
     @property
     def compression_ratio(self) -> float:
-        """How many raw bytes of segments became one that was sent."""
+        """Raw bytes of segments per byte sent."""
         sent = [tally for link in self.links for tally in link.sent]
         wire_bytes = sum(tally.wire_bytes for tally in sent)
         return sum(tally.raw_bytes for tally in sent) / wire_bytes if wire_bytes else 1.0
 
     @property
     def codec_seconds(self) -> float:
-        """Spent on encoding and decoding, in whatever thread."""
+        """Time spent encoding and decoding, in all threads."""
         return sum(link.encode_seconds + link.decode_seconds for link in self.links)
 
     @property
@@ -143,22 +143,22 @@ def _codec_name(number: int) -> str:
     return f"codec {number}" if codec is None else codec.name
 
 
-# What this process takes of the machine's memory, as Linux tells it. Elsewhere everything is 0: not known.
+# -- memory of this process, as Linux reports it; 0 (unknown) elsewhere
 
 _KIB = 1024
 _SMAPS = Path("/proc/self/smaps_rollup")
 
 
 def resident_bytes() -> int:
-    """Resident now, shared pages counted in full."""
+    """Resident memory, with shared pages counted in full."""
     return _kib_of("Rss", _SMAPS)
 
 
 def shared_out_bytes(siblings: int = 0) -> int:
-    """Resident now. A page that processes share counts in part for each (PSS), so a sum over nodes is true.
+    """Resident memory with shared pages divided among the processes that map them (PSS), so that nodes add up.
 
-    `siblings`: so many processes, this one among them, were forked from one that nobody counts. Its part of what they
-    all share is counted with theirs.
+    `siblings`: number of processes, including this one, that were forked from one that is not counted itself. Its
+    share of the common pages is divided among them.
     """
     shared_out = _kib_of("Pss", _SMAPS)
     if not siblings:
@@ -168,7 +168,7 @@ def shared_out_bytes(siblings: int = 0) -> int:
 
 
 def peak_bytes() -> int:
-    """Resident at the highest, shared pages counted in full."""
+    """Peak resident memory, with shared pages counted in full."""
     return _kib_of("VmHWM", Path("/proc/self/status"))
 
 

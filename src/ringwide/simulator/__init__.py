@@ -1,10 +1,9 @@
-"""Many ranks of the real machines on a virtual clock: one seed is one life of a ring, the same at every replay.
+"""Simulator of whole rings on a virtual clock: one seed is one life of a ring, the same at every replay.
 
-Real here: `Dispatcher`, `Operation`, `Planner`, `Coder`, every codec, every protocol machine and the `FrameReader`.
-Simulated: time, chance, the connections between ranks, their hosts and signs of life, the codec_pool that encodes and
-decodes, the people who call, and all that goes wrong: `faults.py` lists it, `verdict.py` says what may come of it, and
-`promptness.py` how soon.
-No asyncio, no sockets, no threads, no real time.
+Real here: `Dispatcher`, `Operation`, `Planner`, `CodecPolicy`, every codec, every protocol machine and `FrameReader`.
+Simulated: time, randomness, the connections between ranks, their hosts and heartbeats, the pool that encodes and
+decodes, the callers, and all faults. `scenario.py` lists the faults; `verdict.py` says which errors they may cause, and
+how soon. There is no asyncio, no socket, no thread and no real time.
 
     outcome = simulate(seed=7)
     assert not outcome.problems

@@ -1,7 +1,7 @@
-"""Try many seeds: `python -m ringwide.simulator --seeds 20000`. Prints every seed that fails.
+"""Command that tries many seeds and prints those that fail: `python -m ringwide.simulator --seeds 20000`.
 
-A seed is a whole life of a ring, with faults (`--seeds`), or a program of its users (`--programs`), simulated or, with
-`--processes`, on real ones.
+A seed is a whole life of a ring with faults (`--seeds`), or a program of its users (`--programs`), simulated or, with
+`--processes`, on real processes.
 """
 
 import argparse
@@ -15,10 +15,10 @@ from ringwide.simulator.life import Tried, cores, quiet, try_seeds
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ringwide.simulator", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many lives (default: 1000)")
-    parser.add_argument("--programs", type=int, metavar="N", help="so many programs instead")
-    parser.add_argument("--processes", action="store_true", help="programs run on real processes, over every transport")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first one (default: 0)")
+    parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="number of lives (default: 1000)")
+    parser.add_argument("--programs", type=int, metavar="N", help="run N programs instead")
+    parser.add_argument("--processes", action="store_true", help="run programs on real processes, over every transport")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="first seed (default: 0)")
     parser.add_argument("--jobs", type=int, default=cores(), metavar="J", help="processes (default: one a core)")
     options = parser.parse_args(arguments)
     count = options.seeds if options.programs is None else options.programs
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         for bad in tried.failing:
             problems = "".join(f"    ! {problem}\n" for problem in bad.problems[1:5])
             print(
-                f"seed {bad.seed}: {bad.problems[0]} ({len(bad.problems)} problems)\n{problems}{_told(bad.story)}",
+                f"seed {bad.seed}: {bad.problems[0]} ({len(bad.problems)} problems)\n{problems}{_indented(bad.story)}",
                 flush=True,
             )
     seconds = time.perf_counter() - started
@@ -47,12 +47,12 @@ def _tried(options: argparse.Namespace, count: int) -> Iterator[Tried]:
         from ringwide.simulator.programs.processes import try_programs
 
         return try_programs(options.first, count)
-    from ringwide.simulator.programs.world import perform
+    from ringwide.simulator.programs.world import run_program
 
-    return try_seeds(options.first, count, jobs=options.jobs, try_one=perform)
+    return try_seeds(options.first, count, jobs=options.jobs, try_one=run_program)
 
 
-def _told(story: str) -> str:
+def _indented(story: str) -> str:
     return indent(story, "    ")
 
 

@@ -1,4 +1,4 @@
-"""Who calls what: the collectives of one life, drawn by chance, and how their numbers travel."""
+"""Calls of a simulated life: the collectives and their codec settings, drawn at random, and their numbers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from ringwide.tensors.arithmetic import Arithmetic, arithmetic_of
 from ringwide.tensors.bucket import Bucket, BucketShape, Label
 
 ORDERED = "ordered"
-"""An operation of which even a swap of two ranks' numbers changes the result: only for checking equal bits."""
+"""Operation whose result depends on the order of the ranks: used only to check that all have equal bits."""
 
 _REDUCTIONS = ("sum", "sum", "mean", "min", "max", "prod", ORDERED)
 _INTEGERS = ("int64", "int32", "uint8")
@@ -29,18 +29,18 @@ _ODDS_OF_KINDS = (
     CollectiveKind.BARRIER,
 )
 LARGE = 5
-"""Rings of so many ranks and more have fewer calls and fewer numbers for each rank: they take the longest to try."""
+"""Rings of this size and more have fewer calls and fewer numbers per rank, as they take longest to simulate."""
 
 
 @dataclass(frozen=True)
 class SimulatedCall:
-    """One collective that every rank calls."""
+    """Collective that every rank calls."""
 
     kind: CollectiveKind
     op: str
-    buckets: tuple[tuple[str, int], ...]  # of each: dtype, elements
+    buckets: tuple[tuple[str, int], ...]  # dtype and number of elements of each
     root: int
-    awaited: bool  # the caller waits for it before the next call
+    awaited: bool  # the caller awaits it before the next call
 
     @cached_property
     def request(self) -> Request:
@@ -52,11 +52,11 @@ class SimulatedCall:
 
 @dataclass(frozen=True, slots=True)
 class CodecSettings:
-    """How numbers travel: as in `RingConfig`."""
+    """Codec settings, as in `RingConfig`."""
 
     codec: str = "none"
     shuffle: bool = False
-    lossy: bool = False  # codecs that lose precision are allowed
+    lossy: bool = False  # lossy codecs are allowed
     threshold_bytes: int = 0
     feedback: bool = False
 
@@ -70,7 +70,7 @@ class CodecSettings:
         return [registry.make(self.codec, shuffle=self.shuffle, fraction=0.2 if self.codec == "topk" else None)]
 
     def may_lose(self, call: SimulatedCall, bucket: int) -> bool:
-        """Only sums of floats may be changed by a codec."""
+        """Whether a codec may change this bucket: only sums of floats."""
         dtype, _ = call.buckets[bucket]
         return self.lossy and call.kind in REDUCING and call.op in ("sum", "mean") and dtype in _FLOATS
 
@@ -84,69 +84,71 @@ _LOSSLESS = (
 )
 _LOSSY = tuple(CodecSettings(name, lossy=True) for name in registry.LOSSY)
 _AUTO = (CodecSettings("auto"), CodecSettings("auto", lossy=True))
-_ODDS_OF_CODINGS = (*[_RAW] * 40, *_LOSSLESS * 2, *_LOSSY * 2, *_AUTO)
+_ODDS_OF_SETTINGS = (*[_RAW] * 40, *_LOSSLESS * 2, *_LOSSY * 2, *_AUTO)
 
 
-def codec_jobs_by(chance: Random) -> CodecSettings:
-    codec_jobs = chance.choice(_ODDS_OF_CODINGS)
-    if codec_jobs is _RAW:
-        return codec_jobs
+def draw_codec_settings(rng: Random) -> CodecSettings:
+    codec_settings = rng.choice(_ODDS_OF_SETTINGS)
+    if codec_settings is _RAW:
+        return codec_settings
     return replace(
-        codec_jobs, threshold_bytes=chance.choice((0, 0, 32)), feedback=codec_jobs.lossy and chance.random() < 0.7
+        codec_settings, threshold_bytes=rng.choice((0, 0, 32)), feedback=codec_settings.lossy and rng.random() < 0.7
     )
 
 
-def calls_by(chance: Random, size: int, codec_jobs: CodecSettings) -> tuple[SimulatedCall, ...]:
-    """With error feedback or `auto`, what happened in one call changes the next one with the same tensors."""
-    if codec_jobs.codec == "auto" or (codec_jobs.feedback and chance.random() < 0.5):
-        call = call_by(
-            chance,
+def draw_calls(rng: Random, size: int, codec_settings: CodecSettings) -> tuple[SimulatedCall, ...]:
+    """Calls of a life. For error feedback and `auto` one call is repeated, as each affects the next."""
+    if codec_settings.codec == "auto" or (codec_settings.feedback and rng.random() < 0.5):
+        call = draw_call(
+            rng,
             size,
-            codec_jobs,
+            codec_settings,
             (CollectiveKind.ALLREDUCE, CollectiveKind.ALLREDUCE, CollectiveKind.REDUCE_SCATTER),
         )
-        repeated = chance.randint(5, 9) if codec_jobs.codec == "auto" else 3
+        repeated = rng.randint(5, 9) if codec_settings.codec == "auto" else 3
         return (call,) * repeated
     return tuple(
-        call_by(chance, size, codec_jobs) for _ in range(chance.choice((1, 1, 1, 2, 3) if size < LARGE else (1, 1, 2)))
+        draw_call(rng, size, codec_settings) for _ in range(rng.choice((1, 1, 1, 2, 3) if size < LARGE else (1, 1, 2)))
     )
 
 
-def call_by(
-    chance: Random, size: int, codec_jobs: CodecSettings, kinds: tuple[CollectiveKind, ...] = _ODDS_OF_KINDS
+def draw_call(
+    rng: Random, size: int, codec_settings: CodecSettings, kinds: tuple[CollectiveKind, ...] = _ODDS_OF_KINDS
 ) -> SimulatedCall:
-    kind = chance.choice(kinds)
-    ops = _REDUCTIONS + codec_jobs.lossy * ("sum", "mean") * 4  # which alone may lose something
-    op = chance.choice(ops if kind is CollectiveKind.ALLREDUCE else [op for op in ops if op != ORDERED])
-    buckets = tuple(_bucket(chance, size, kind, op, codec_jobs) for _ in range(_bucket_count(chance, kind)))
-    root = chance.randrange(size) if kind is CollectiveKind.BROADCAST else 0
-    return SimulatedCall(kind, op, buckets, root=root, awaited=chance.random() < (0.8 if codec_jobs.feedback else 0.5))
+    kind = rng.choice(kinds)
+    ops = _REDUCTIONS + codec_settings.lossy * ("sum", "mean") * 4  # which alone may be lossy
+    op = rng.choice(ops if kind is CollectiveKind.ALLREDUCE else [op for op in ops if op != ORDERED])
+    buckets = tuple(_bucket(rng, size, kind, op, codec_settings) for _ in range(_bucket_count(rng, kind)))
+    root = rng.randrange(size) if kind is CollectiveKind.BROADCAST else 0
+    return SimulatedCall(kind, op, buckets, root=root, awaited=rng.random() < (0.8 if codec_settings.feedback else 0.5))
 
 
-def _bucket_count(chance: Random, kind: CollectiveKind) -> int:
+def _bucket_count(rng: Random, kind: CollectiveKind) -> int:
     if kind in (CollectiveKind.ALLREDUCE, CollectiveKind.BROADCAST):
-        return chance.choice((1, 1, 1, 1, 2, 3))
+        return rng.choice((1, 1, 1, 1, 2, 3))
     return 0 if kind is CollectiveKind.BARRIER else 1
 
 
-def _bucket(chance: Random, size: int, kind: CollectiveKind, op: str, codec_jobs: CodecSettings) -> tuple[str, int]:
-    dtype = chance.choice(_FLOATS if op == "mean" else _FLOATS * (3 if codec_jobs.lossy else 1) + _INTEGERS)
-    most = 15 * size + 50 if codec_jobs.encodes else (4 if size < LARGE else 2) * size  # a few numbers do not shrink
-    count = int(chance.random() ** 2 * most)  # often fewer elements than ranks, now and then none
+def _bucket(rng: Random, size: int, kind: CollectiveKind, op: str, codec_settings: CodecSettings) -> tuple[str, int]:
+    dtype = rng.choice(_FLOATS if op == "mean" else _FLOATS * (3 if codec_settings.lossy else 1) + _INTEGERS)
+    most = (
+        15 * size + 50 if codec_settings.encodes else (4 if size < LARGE else 2) * size
+    )  # codecs do not shrink a few numbers
+    count = int(rng.random() ** 2 * most)  # often fewer elements than ranks, sometimes none
     if kind is CollectiveKind.ALL_GATHER:
-        count = (count // size if codec_jobs.encodes else count) * size
+        count = (count // size if codec_settings.encodes else count) * size
     return dtype, count
 
 
-# The numbers of a simulated call: what each rank brings, what must come out, and whose memory it is when.
+# -- numbers of a call
 
 _RUBBISH = 77
 _POOLED = 1 << 16
-_CHANCE = np.random.default_rng(0)
-_POOLS = {  # to draw from them is much faster than to draw anew for every call
-    "any": _CHANCE.normal(size=_POOLED),
-    "small": _CHANCE.integers(1, 10, size=_POOLED),
-    "tiny": _CHANCE.integers(1, 3, size=_POOLED),
+_RNG = np.random.default_rng(0)
+_POOLS = {  # slices of these are much faster than new random numbers
+    "any": _RNG.normal(size=_POOLED),
+    "small": _RNG.integers(1, 10, size=_POOLED),
+    "tiny": _RNG.integers(1, 3, size=_POOLED),
 }
 _TOTALS: dict[str, Callable[[Array], Array]] = {
     "sum": lambda given: given.sum(axis=0, dtype=given.dtype),
@@ -158,7 +160,7 @@ _TOTALS: dict[str, Callable[[Array], Array]] = {
 
 
 def _ordered(left: Array, right: Array, out: Array) -> None:
-    """Neither commutative nor associative: the result tells who was added to whom, and in which order."""
+    """Operation that is neither commutative nor associative: the result reveals the order."""
     out[...] = left * 3 + right
 
 
@@ -170,15 +172,15 @@ def _arithmetic(dtype: str, op: str, size: int) -> Arithmetic:
 
 
 class CallNumbers:
-    """What all ranks bring to one call, and what it must give.
+    """Inputs of all ranks in one call, and its expected results.
 
-    Small integers, so that every sum is exact and lossless codecs find something to do; where a codec may lose
-    something, numbers of which it does.
+    They are small integers, so that sums are exact and lossless codecs have something to compress. Where a codec may be
+    lossy, they are numbers that lose precision.
     """
 
-    def __init__(self, call: SimulatedCall, size: int, codec_jobs: CodecSettings, seed: int) -> None:
+    def __init__(self, call: SimulatedCall, size: int, codec_settings: CodecSettings, seed: int) -> None:
         self.call, self.size = call, size
-        self.may_lose = [codec_jobs.may_lose(call, bucket) for bucket in range(len(call.buckets))]
+        self.may_lose = [codec_settings.may_lose(call, bucket) for bucket in range(len(call.buckets))]
         self.given = [self._given(bucket, seed) for bucket in range(len(call.buckets))]
         self._totals = [self._total(bucket) for bucket in range(len(call.buckets))]
 
@@ -190,7 +192,7 @@ class CallNumbers:
         return pool[first : first + numbers].astype(dtype).reshape(self.size, count)
 
     def total(self, bucket: int) -> Array | None:
-        """What must be in a bucket in the end; None: only known to be the same everywhere."""
+        """Expected result of a bucket; None if it is only known to be the same on all ranks."""
         return self._totals[bucket]
 
     def _total(self, bucket: int) -> Array | None:
@@ -202,77 +204,76 @@ class CallNumbers:
             case CollectiveKind.BROADCAST:
                 total = given[call.root]
             case CollectiveKind.ALL_GATHER:
-                total = given.reshape(self.size, self.size, -1).diagonal().T.reshape(-1)  # from each rank its share
+                total = given.reshape(self.size, self.size, -1).diagonal().T.reshape(-1)  # the share of each rank
             case _:
                 return None if call.op == ORDERED else _TOTALS[call.op](given)
         return total
 
 
 class SimulatedMemory:
-    """One rank's buckets in one call, from its begin until they are the caller's again."""
+    """Buckets of one rank in one call, from its start until the caller has them back."""
 
-    def __init__(self, material: CallNumbers, rank: int, *, saves: bool) -> None:
-        self._material, self._rank = material, rank
-        self._saves = (
-            saves and material.call.kind is not CollectiveKind.ALL_GATHER
-        )  # which always brings memory of its own
-        self.numbers = [self._numbers(bucket) for bucket in range(len(material.given))]
-        if material.call.kind in (CollectiveKind.BROADCAST, CollectiveKind.BARRIER):
+    def __init__(self, call_numbers: CallNumbers, rank: int, *, saves: bool) -> None:
+        self._call_numbers, self._rank = call_numbers, rank
+        # An all-gather always has memory of its own.
+        self._saves = saves and call_numbers.call.kind is not CollectiveKind.ALL_GATHER
+        self.numbers = [self._numbers(bucket) for bucket in range(len(call_numbers.given))]
+        if call_numbers.call.kind in (CollectiveKind.BROADCAST, CollectiveKind.BARRIER):
             nothing = np.empty(0, np.uint8)
             self.numbers.append(Bucket(nothing, None, np.add))
 
     def _numbers(self, bucket: int) -> Bucket:
-        material = self._material
-        dtype, count = material.call.buckets[bucket]
-        arithmetic = _arithmetic(dtype, material.call.op, material.size)
-        ours = material.given[bucket][self._rank].copy()
+        call_numbers = self._call_numbers
+        dtype, count = call_numbers.call.buckets[bucket]
+        arithmetic = _arithmetic(dtype, call_numbers.call.op, call_numbers.size)
+        ours = call_numbers.given[bucket][self._rank].copy()
         saved = np.full(count, _RUBBISH, arithmetic.carrier) if self._saves else None
-        weight = arithmetic.weight if material.call.kind in REDUCING else 0.0
-        what = f"{material.call.kind.value} {material.call.op} of {material.call.buckets}, bucket {bucket}"
+        weight = arithmetic.weight if call_numbers.call.kind in REDUCING else 0.0
+        what = f"{call_numbers.call.kind.value} {call_numbers.call.op} of {call_numbers.call.buckets}, bucket {bucket}"
         return Bucket(ours, saved, arithmetic.combine, arithmetic.finish, weight, Label(what, what))
 
     def results(self) -> list[tuple[Array, Array | None]]:
-        """What this rank got, and what it should have got."""
-        material, rank = self._material, self._rank
-        if material.call.kind is CollectiveKind.BROADCAST and rank == material.call.root:
+        """Results of this rank, each with the expected one."""
+        call_numbers, rank = self._call_numbers, self._rank
+        if call_numbers.call.kind is CollectiveKind.BROADCAST and rank == call_numbers.call.root:
             return []
         pairs: list[tuple[Array, Array | None]] = []
-        for bucket in range(len(material.given)):
-            got, total = self.numbers[bucket].ours, material.total(bucket)
+        for bucket in range(len(call_numbers.given)):
+            got, total = self.numbers[bucket].ours, call_numbers.total(bucket)
             share = self._share(got.size)
             pairs.append((got[share], None if total is None else total[share]))
         return pairs
 
     def losses(self) -> Iterator[tuple[str, int, slice, Array]]:
-        """Of buckets that a codec may change: name, elements, this rank's share, what was brought less what came."""
+        """For buckets that a codec may change: name, elements, this rank's share, and input minus result."""
         for bucket, numbers in enumerate(self.numbers):
-            if bucket < len(self._material.given) and self._material.may_lose[bucket]:
+            if bucket < len(self._call_numbers.given) and self._call_numbers.may_lose[bucket]:
                 assert numbers.label is not None
                 share = self._share(numbers.ours.size)
-                brought = self._material.given[bucket][:, share].sum(axis=0, dtype=np.float64)
+                brought = self._call_numbers.given[bucket][:, share].sum(axis=0, dtype=np.float64)
                 missing = brought - numbers.weight * numbers.ours[share].astype(np.float64)
                 yield numbers.label.name, numbers.ours.size, share, missing
 
     def _share(self, count: int) -> slice:
-        if self._material.call.kind is not CollectiveKind.REDUCE_SCATTER:
+        if self._call_numbers.call.kind is not CollectiveKind.REDUCE_SCATTER:
             return slice(count)
-        size = self._material.size
+        size = self._call_numbers.size
         return slice(count * self._rank // size, count * (self._rank + 1) // size)
 
     def is_intact(self) -> bool:
-        """The caller's numbers are what they were."""
+        """Whether the caller's numbers are unchanged."""
         return not self._saves or all(
             np.array_equal(numbers.ours, given[self._rank])
-            for numbers, given in zip(self.numbers, self._material.given, strict=False)
+            for numbers, given in zip(self.numbers, self._call_numbers.given, strict=False)
         )
 
     def spoil(self) -> None:
-        """The caller uses the memory for something else, at once."""
+        """Overwrite the memory, as a caller may do at once."""
         for numbers in self.numbers:
             numbers.ours.fill(_RUBBISH)
 
     def was_left_alone(self) -> bool:
-        """Since then nobody has written to it."""
+        """Whether nobody has written to it since `spoil`."""
         return all(bool((numbers.ours == _RUBBISH).all()) for numbers in self.numbers)
 
 

@@ -1,4 +1,4 @@
-"""What a rank runs on: it may stop for a while, or for ever."""
+"""Hosts of the simulated ranks, which may freeze or die, the virtual clock, and the network conditions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from random import Random
 from ringwide.simulator.calls import CodecSettings
 
 _MOST_EVENTS = 300_000
-"""A life that has more goes round in circles."""
+"""A life with more events never ends."""
 
 
 class VirtualClock:
-    """Runs events in the order of their times; those of the same time in the order in which they were made."""
+    """Clock that runs events in the order of their times, and of their creation where the times are equal."""
 
     def __init__(self) -> None:
         self.now, self._made = 0.0, 0
@@ -31,7 +31,7 @@ class VirtualClock:
         heappush(self._events, (when, self._made, callback))
 
     def run(self) -> int:
-        """Run until nothing is left to happen; returns how much happened."""
+        """Run until no event is left; returns how many there were."""
         events = self._events
         while events:
             self.now, number, callback = heappop(events)
@@ -41,32 +41,29 @@ class VirtualClock:
         return self._made
 
 
-# What time and chance do in one life.
-
-
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """How fast and how regular everything is."""
+class Conditions:
+    """Conditions of one life: how fast and how regular everything is."""
 
-    latency: float  # the longest way of a byte, in seconds
-    pause: float  # the longest wait of a caller between two calls
-    taken_at_once: float  # the chance that the kernel takes a frame when it is sent, and not later
-    split: float  # the chance that it takes only a part
-    drowsy: float  # the chance that a rank reads what has come only later, perhaps with more behind it
-    toil: float  # the longest wait of a codec's job, or of its result, in seconds
-    capacity_bytes: int  # how much a connection holds that the other side has not read
+    latency: float  # longest time of a byte on the network, in seconds
+    pause: float  # longest wait of a caller between two calls
+    taken_at_once: float  # probability that the kernel takes a frame at once
+    split: float  # probability that it takes only a part
+    late_read: float  # probability that a rank reads later, perhaps with more to read
+    codec_delay: float  # longest wait for a codec's job, or for its result, in seconds
+    capacity_bytes: int  # bytes a connection holds that the other side has not read
 
 
-def weather_by(chance: Random, codec_jobs: CodecSettings) -> Weather:
-    latency = chance.choice((1e-4, 1e-2))
-    return Weather(
+def draw_conditions(rng: Random, codec_settings: CodecSettings) -> Conditions:
+    latency = rng.choice((1e-4, 1e-2))
+    return Conditions(
         latency=latency,
-        pause=latency * chance.choice((0.1, 3.0, 30.0)),
-        taken_at_once=chance.choice((0.0, 0.7, 1.0)),
-        split=chance.choice((0.0, 0.0, 0.0, 0.3)),
-        drowsy=chance.choice((0.0, 0.0, 0.0, 0.4)),
-        toil=latency * chance.choice((0.1, 1.0, 10.0)) if codec_jobs.encodes else 0.0,
-        capacity_bytes=chance.choice((60, 500, 500, 1_000_000, 1_000_000)),
+        pause=latency * rng.choice((0.1, 3.0, 30.0)),
+        taken_at_once=rng.choice((0.0, 0.7, 1.0)),
+        split=rng.choice((0.0, 0.0, 0.0, 0.3)),
+        late_read=rng.choice((0.0, 0.0, 0.0, 0.4)),
+        codec_delay=latency * rng.choice((0.1, 1.0, 10.0)) if codec_settings.encodes else 0.0,
+        capacity_bytes=rng.choice((60, 500, 500, 1_000_000, 1_000_000)),
     )
 
 
@@ -74,9 +71,9 @@ Event = Callable[[], object]
 
 
 class Host:
-    """The process of one rank. What should happen there waits while it is frozen, and never happens to the dead.
+    """Process of one rank. Its events wait while it is frozen, and are dropped when it is dead.
 
-    One that computes is frozen to its own events, but it answers: it is not silent.
+    A rank that computes is frozen too, but still answers heartbeats: it is not silent.
     """
 
     __slots__ = ("_clock", "_deferred", "_freezes", "_order", "_silences", "alive", "frozen")
@@ -115,7 +112,7 @@ class Host:
         self.frozen = True
 
     def thaw(self, *, computing: bool = False) -> None:
-        """All that waited happens at once, in any order, as when an event loop finds many things ready."""
+        """Run all that waited at once, in any order, as an event loop does that finds many handles ready."""
         self._freezes -= 1
         self._silences -= not computing
         if self._freezes:

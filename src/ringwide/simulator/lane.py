@@ -1,103 +1,45 @@
-"""Connections whose bytes travel in pieces and at random.
+"""Simulated lanes: connections whose bytes arrive in pieces, after random delays.
 
 Rules:
 - A lane keeps the order of its bytes. Nothing is promised between lanes.
-- A queued payload is read from memory at the moment it leaves, so whoever reuses that memory too early is found out.
-- A connection holds `capacity_bytes` that the other side has not read; more does not leave.
-- Nothing that one rank does calls another rank: everything that crosses is an event of its own.
+- A queued payload is read from memory when it leaves, so a caller that reuses the memory too early is found out.
+- A connection holds at most `capacity_bytes` that the other side has not read; more does not leave.
+- No rank calls another rank directly: everything that crosses the network is an event of its own.
 - A lane ends as a real one does: with END in both directions. Any other end is a loss.
-- What is sent into a hole waits there, as it does in a kernel that sends it again and again: if the hole closes, it
-  arrives. So does the news that something was read.
+- Bytes sent into a hole wait, as in a kernel that retransmits, and arrive if it closes. So do acknowledgements.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.operation import SendOwner
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, FrameReader, Header, framed, seal, sealed_frame
+from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, FrameReader, Header, framed, seal
 from ringwide.protocol.heartbeat import HEARTBEAT_LANE
+from ringwide.simulator.frame import SimulatedFrame, damage_last, fill, garbled
 from ringwide.simulator.host import Event, Host, VirtualClock
 from ringwide.simulator.scenario import Damage, Scenario
 from ringwide.transport.buffers import Scratch
-from ringwide.transport.link import EndingLink
 from ringwide.transport.wire import CutOff
 
-_EPOCH_AT = 8
-"""Where a header has its epoch, see docs/wire.md."""
-
-
-def stale(frame: bytes, *, sealed: bool) -> bytes:
-    """A frame like this one, as it may have been sent in another epoch: with other numbers."""
-    old = bytearray(frame)
-    old[_EPOCH_AT] ^= 1
-    header, payload = bytes(old[:HEADER_BYTES]), bytes(255 - byte for byte in old[HEADER_BYTES:])
-    return sealed_frame(header + payload) if sealed else header + payload
-
-
-def garbled(data: bytes, place: float) -> bytes:
-    """One bit is flipped. `place` says which: from 0 for the first one to 1 for the last."""
-    damaged = bytearray(data)
-    bit = min(int(place * 8 * len(data)), 8 * len(data) - 1)
-    damaged[bit // 8] ^= 1 << bit % 8
-    return bytes(damaged)
-
-
-# A frame that waits to leave.
-
-
-class SimulatedFrame:
-    """A queued frame: what is still to leave of it, and whose it is."""
-
-    __slots__ = ("collective", "echo", "left", "overtaken", "owner", "pause", "started", "views")
-
-    def __init__(self, views: list[bytes | memoryview], owner: SendOwner | None, collective: int) -> None:
-        self.views, self.owner, self.collective = views, owner, collective
-        self.left = sum(map(len, views))
-        self.started = False
-        self.echo: SimulatedFrame | None = None  # the same bytes once more
-        self.overtaken = 0  # by so many frames that were sent later
-        self.pause = 0.0  # so long nothing comes after it
-
-    def take(self, count: int) -> bytes:
-        """The next bytes, as they are in memory now."""
-        whole = b"".join(self.views)
-        self.views = _after(self.views, count) if count < self.left else []
-        self.left -= count
-        self.started = True
-        return whole if not self.left else whole[:count]
-
-
-def _after(views: list[bytes | memoryview], count: int) -> list[bytes | memoryview]:
-    """What is left of some buffers after their first bytes; not a copy, it may still change."""
-    rest: list[bytes | memoryview] = []
-    for view in views:
-        if count < len(view):
-            rest.append(memoryview(view)[count:])
-        count = max(0, count - len(view))
-    return rest
-
-
-_LONG_PAUSE = 20
 _END_FRAME = framed(FrameKind.END, b"")
 
 
-class Around(Protocol):
-    """What a lane needs of the network around it."""
+class LaneNetwork(Protocol):
+    """Network as a lane sees it."""
 
     scenario: Scenario
     clock: VirtualClock
-    chance: Callable[[], float]
+    draw: Callable[[], float]
     hosts: list[Host]
     dispatchers: list[Dispatcher]
     over: set[tuple[int, int]]
     report: Callable[[str], None]
 
     def delay(self) -> float: ...
-
     def note(self, lane: "SimulatedLane", count: int) -> None: ...
 
 
@@ -105,16 +47,17 @@ class SimulatedLane:
     """One end of a connection. `other` is the end at the peer."""
 
     __slots__ = (
-        "_chance",
         "_clock",
+        "_conditions",
+        "_copies_sends",
         "_departing",
+        "_draw",
         "_finishing",
         "_gone",
         "_held",
         "_holes",
         "_host",
         "_inbox",
-        "_keeping",
         "_last_arrival",
         "_network",
         "_next",
@@ -124,7 +67,6 @@ class SimulatedLane:
         "_sent",
         "_stream_ended",
         "_unread",
-        "_weather",
         "closed",
         "damage",
         "ended",
@@ -139,29 +81,28 @@ class SimulatedLane:
 
     other: "SimulatedLane"
 
-    def __init__(self, network: Around, rank: int, peer: int, index: int) -> None:
+    def __init__(self, network: LaneNetwork, rank: int, peer: int, index: int) -> None:
         self.rank, self.peer, self.index = rank, peer, index
         self.closed = self.ended = False
-        self.on_end: Callable[[], None] = _nobody
+        self.on_end: Callable[[], None] = _ignore
         self.received = self._sent = 0  # bytes
-        self.damage: Damage | None = None  # of the next frame
+        self.damage: Damage | None = None  # to be done to the next frame
         scenario = network.scenario
-        self._network, self._clock, self._weather = network, network.clock, scenario.weather
-        self._chance, self._host = network.chance, network.hosts[rank]
+        self._network, self._clock, self._conditions = network, network.clock, scenario.conditions
+        self._draw, self._host = network.draw, network.hosts[rank]
         self._queue: deque[SimulatedFrame] = deque()
-        self._departing = False  # a departure has been arranged
-        self._unread = 0  # bytes that have left here and were not read there
+        self._departing = False  # a departure is scheduled
+        self._unread = 0  # bytes that have left here and are not read there
         self._last_arrival = 0.0
-        self._finishing = False  # nothing is sent after what is queued
-        self._gone = False  # this end was told of a reset, the other one will be when it sends
-        self._holes = 0  # nothing that is sent here arrives while there are any
-        self._held: list[Event] = []  # what waits for the end of the hole
-        self._inbox = bytearray()
-        self._stream_ended = False  # nothing comes after the inbox
+        self._finishing = False  # nothing is sent after the queued frames
+        self._gone = False  # reset: this end knows, the other learns of it when it sends
+        self._holes = 0  # while there are any, nothing sent here arrives
+        self._held: list[Event] = []  # events that wait for the end of the hole
+        self._inbox, self._stream_ended = bytearray(), False  # ended: nothing comes after the inbox
         self.scratch = Scratch()
-        self._keeping = scenario.keeping
-        self._sealed, self._next = scenario.sealed, 0  # the number of the frame that leaves next
-        self._reader: FrameReader | None = None  # most lanes of a short life are never used
+        self._copies_sends = scenario.copies_sends
+        self._sealed, self._next = scenario.sealed, 0  # number of the next frame
+        self._reader: FrameReader | None = None  # made on first use: most lanes of a short life are never used
 
     def _make_reader(self) -> FrameReader:
         scenario = self._network.scenario
@@ -181,20 +122,20 @@ class SimulatedLane:
             return
         if owner is not None and (self.rank, collective) in self._network.over:
             self._network.report(f"rank {self.rank} sends memory of collective {collective}, which is over there")
-        if owner is not None and self._keeping:
+        if owner is not None and self._copies_sends:
             self._put(SimulatedFrame([header, bytes(payload)], None, collective))
             owner.sent()
         else:
             self._put(SimulatedFrame([header, payload if owner is not None else bytes(payload)], owner, collective))
 
-    def _put(self, parcel: SimulatedFrame) -> None:
+    def _put(self, frame: SimulatedFrame) -> None:
         waiting = bool(self._queue)
-        self._queue.append(parcel)
-        if self.damage is not None:
-            self._do_damage(self.damage)
+        self._queue.append(frame)
+        if self.damage is not None and damage_last(self._queue, self.damage, self._sealed, self._conditions.latency):
+            self.damage = None
         if waiting or self._departing:
             return
-        if self._chance() < self._weather.taken_at_once:
+        if self._draw() < self._conditions.taken_at_once:
             self._depart()
         else:
             self._depart_later()
@@ -205,51 +146,51 @@ class SimulatedLane:
             self._clock.call_later(self._network.delay(), self._depart)
 
     def _depart(self) -> None:
-        """The kernel takes what it has room for."""
+        """The kernel takes as much as it has room for."""
         if self._host.frozen:
             self._host.defer(self._depart)
             return
         self._departing = False
-        room = self._weather.capacity_bytes - self._unread
+        room = self._conditions.capacity_bytes - self._unread
         if self.closed or not self._queue or room <= 0:
             return
-        parcel = self._queue[0]
-        if not parcel.started:
-            self._close_up(parcel)
-        self._transmit(parcel.take(min(room, self._piece_of(parcel.left))))
-        if not parcel.left:
+        frame = self._queue[0]
+        if not frame.started:
+            self._seal(frame)
+        self._transmit(frame.take(min(room, self._piece_of(frame.left))))
+        if not frame.left:
             self._queue.popleft()
-            self._last_arrival += parcel.pause
-            if parcel.owner is not None:
-                parcel.owner.sent()
+            self._last_arrival += frame.pause
+            if frame.owner is not None:
+                frame.owner.sent()
         if self._queue:
             self._depart_later()
         else:
             self._close_if_over()
 
-    def _close_up(self, parcel: SimulatedFrame) -> None:
-        """As a real lane does, it seals a frame when it begins to leave: until then it may be forgotten."""
-        if self._sealed and len(parcel.views) == 2:
-            header, payload = parcel.views
-            parcel.views = [seal(header, payload, self._next + parcel.overtaken), payload]
+    def _seal(self, frame: SimulatedFrame) -> None:
+        """Seal a frame when it begins to leave, as a real lane does: until then it may be withdrawn."""
+        if self._sealed and len(frame.views) == 2:
+            header, payload = frame.views
+            frame.views = [seal(header, payload, self._next + frame.overtaken), payload]
             self._next += 1
-        if parcel.echo is not None:
-            parcel.echo.views = [b"".join(parcel.views)]
+        if frame.echo is not None:
+            frame.echo.views = [b"".join(frame.views)]
 
     def _piece_of(self, count: int) -> int:
-        if self._weather.split and self._chance() < self._weather.split:
-            return 1 + int(self._chance() * (count - 1))
+        if self._conditions.split and self._draw() < self._conditions.split:
+            return 1 + int(self._draw() * (count - 1))
         return count
 
     def _transmit(self, data: bytes) -> None:
         self._unread += len(data)
         self._sent += len(data)
         if self.damage is Damage.GARBLED:
-            self.damage, data = None, garbled(data, 1 - self._chance() ** 3)  # seldom in the header
+            self.damage, data = None, garbled(data, 1 - self._draw() ** 3)  # rarely in the header
         self._cross(partial(self.other._deliver, data))
 
     def _cross(self, event: Event) -> None:
-        """Let something happen at the other end, after all that was sent before."""
+        """Schedule an event at the other end, after all that was sent before."""
         if self._holes:
             self._held.append(event)
             return
@@ -257,24 +198,24 @@ class SimulatedLane:
         self._clock.call_at(self._last_arrival, event)
 
     def forget(self, collective: int) -> None:
-        """As a real lane does: what has not begun to leave is taken back, the rest is copied."""
+        """Withdraw frames of a collective that have not begun to leave, and copy the rest, as a real lane does."""
         if self._reader is not None:
             self._reader.divert(collective)
         if not self._queue:
             return
         kept: deque[SimulatedFrame] = deque()
-        for parcel in self._queue:
-            if parcel.owner is not None and parcel.collective == collective:
-                if not parcel.started:
+        for frame in self._queue:
+            if frame.owner is not None and frame.collective == collective:
+                if not frame.started:
                     continue
-                parcel.views, parcel.owner = [b"".join(parcel.views)], None
-            kept.append(parcel)
+                frame.views, frame.owner = [b"".join(frame.views)], None
+            kept.append(frame)
         self._queue = kept
 
     def owes(self, collective: int) -> bool:
-        """Memory of this collective's caller is still to be read here."""
+        """Whether memory of this collective's caller is still to be sent."""
         queue = self._queue
-        return bool(queue) and any(parcel.owner is not None and parcel.collective == collective for parcel in queue)
+        return bool(queue) and any(frame.owner is not None and frame.collective == collective for frame in queue)
 
     # -- receiving
 
@@ -286,7 +227,7 @@ class SimulatedLane:
             return
         self._inbox += data
         self.received += len(data)
-        if self._weather.drowsy and self._chance() < self._weather.drowsy:
+        if self._conditions.late_read and self._draw() < self._conditions.late_read:
             self._clock.call_later(self._network.delay(), self._read)
         else:
             self._read()
@@ -308,11 +249,11 @@ class SimulatedLane:
                 room = reader.room()
                 if not room:
                     return
-                count = _fill(room, inbox)
+                count = fill(room, inbox)
                 del inbox[:count]
                 self._cross_back(count)
                 reader.received(count)
-        except RemoteProtocolError as error:  # a real lane makes a loss of any exception; here all others are findings
+        except RemoteProtocolError as error:  # a real lane treats any exception as a loss; here others are findings
             self._lose(error)
         if self._stream_ended:
             self._lose(self._end_of_file(reader))
@@ -324,7 +265,7 @@ class SimulatedLane:
         return EOFError("it closed the connection")
 
     def _cross_back(self, count: int) -> None:
-        """So much was read. Though it takes no time, it cannot cross a hole."""
+        """Acknowledge bytes that were read. This takes no time, but cannot cross a hole."""
         if self._holes:
             self._held.append(partial(self.other._was_read, count))
         else:
@@ -353,32 +294,11 @@ class SimulatedLane:
             return
         self._network.dispatchers[self.rank].arrived(self, header, payload)
 
-    # -- what may strike
+    # -- faults
 
     @property
     def used(self) -> bool:
         return bool(self._queue) or self._last_arrival > 0.0
-
-    def _do_damage(self, damage: Damage) -> None:
-        """To the frame that was queued last."""
-        last = self._queue[-1]
-        match damage:
-            case Damage.GARBLED:
-                return  # when it leaves
-            case Damage.REPEATED:
-                last.echo = SimulatedFrame([b"".join(last.views)], None, last.collective)
-                self._queue.append(last.echo)
-            case Damage.STALE:
-                old = SimulatedFrame([stale(b"".join(last.views), sealed=self._sealed)], None, last.collective)
-                old.pause = _LONG_PAUSE * self._weather.latency  # enough to be believed, if anybody would
-                self._queue.insert(-1, old)
-            case Damage.SWAPPED:
-                if len(self._queue) == 1 or self._queue[-2].started:
-                    return  # it needs another one
-                before = self._queue[-2]
-                self._queue[-2], self._queue[-1] = last, before
-                last.overtaken, before.overtaken = 1, -1
-        self.damage = None
 
     def open_hole(self) -> None:
         self._holes += 1
@@ -392,16 +312,16 @@ class SimulatedLane:
 
     @property
     def is_open(self) -> bool:
-        """What is sent here arrives."""
+        """Whether what is sent here arrives."""
         return not self._holes and not self.closed
 
-    def knock(self) -> None:
-        """Send something that says nothing: who does not know of a reset learns of it."""
+    def probe(self) -> None:
+        """Send an empty probe, by which this end learns of a reset that only the other end knows of."""
         if self.other._gone and self.is_open:
             self._clock.call_later(self._network.delay(), self.break_off)
 
     def break_off(self) -> None:
-        """This end is told that the connection was reset. The other one finds out when it sends something."""
+        """Tell this end that the connection was reset. The other end finds out when it sends."""
         self._host.run(self._break_off)
 
     def _break_off(self) -> None:
@@ -414,7 +334,7 @@ class SimulatedLane:
     # -- the end
 
     def finish(self) -> None:
-        """Say END behind all that is queued. The lane closes when the peer has said it too."""
+        """Send END after all that is queued. The lane closes when the peer has sent it too."""
         if not self._finishing:
             self.send(_END_FRAME, b"", None, 0)
             self._finishing = True
@@ -443,7 +363,7 @@ class SimulatedLane:
         self.close(abrupt=True)
 
     def close(self, *, abrupt: bool = False) -> None:
-        """An abrupt end overtakes what is on its way; any other comes after it."""
+        """Close this end. An abrupt end overtakes what is under way; any other comes after it."""
         if self.closed:
             return
         self.closed = True
@@ -462,74 +382,17 @@ class SimulatedLane:
     def _tell_of_loss(self, reason: Exception) -> None:
         dispatcher = self._network.dispatchers[self.rank]
         if self.ended and isinstance(reason, EOFError | OSError):
-            return  # after END there is nothing to lose
+            return  # after END nothing can be lost
         if self.index == HEARTBEAT_LANE:
             dispatcher.peer_loss.heartbeat_lane_ended(self.peer, reason)
         else:
             dispatcher.lost(self, reason)
 
     def dissolve(self) -> None:
-        """This lane, its peer and its reader know each other."""
+        """Break the reference cycles between this lane, its peer and its reader."""
         del self.other
         self._reader = None
-        self.on_end = _nobody
+        self.on_end = _ignore
 
 
-def _nobody() -> None: ...
-
-
-def _fill(room: Sequence[memoryview], inbox: bytearray) -> int:
-    count = 0
-    if len(room) == 1:
-        count = min(len(inbox), len(room[0]))
-        room[0][:count] = inbox[:count]
-        return count
-    for place in room:
-        piece = inbox[count : count + len(place)]
-        place[: len(piece)] = piece
-        count += len(piece)
-    return count
-
-
-class SimulatedLink(EndingLink):
-    """All lanes from one rank to another. The heartbeat lane carries no frames: it ends with the rank itself."""
-
-    def __init__(
-        self,
-        peer: int,
-        lanes: Sequence[SimulatedLane],
-        heartbeat: SimulatedLane,
-        on_ended: Callable[[int], None],
-    ) -> None:
-        super().__init__(peer, on_ended)
-        self.lanes, self.heartbeat = lanes, heartbeat
-        for lane in lanes:
-            lane.on_end = self.lane_has_ended
-
-    @property
-    def connections(self) -> list[SimulatedLane]:
-        return [*self.lanes, self.heartbeat]
-
-    def all_lanes(self) -> Collection[SimulatedLane]:
-        return self.lanes
-
-    def send_express(self, header: bytes, payload: memoryview) -> None:
-        self.lanes[0].send(header, payload, None, 0)
-
-    def send_bulk(
-        self, header: bytes, payload: memoryview, *, stripe: int, owner: SendOwner | None, collective: int
-    ) -> None:
-        self.lanes[1 + stripe % (len(self.lanes) - 1)].send(header, payload, owner, collective)
-
-    def reserve_bulk(self, nbytes: int, *, stripe: int) -> memoryview | None:
-        return None
-
-    def send_reserved(self, header: bytes, *, stripe: int) -> None:
-        raise NotImplementedError
-
-    def tell(self, frame: bytes) -> None:
-        self.lanes[0].send(frame[:HEADER_BYTES], frame[HEADER_BYTES:], None, 0)
-
-    def forget(self, collective: int) -> None:
-        for lane in self.lanes[1:]:
-            lane.forget(collective)
+def _ignore() -> None: ...

@@ -1,4 +1,4 @@
-"""One life of a ring: ranks that call, faults that strike, and what must be true of everything that they get."""
+"""Life of a simulated ring: ranks that call, faults that are injected, and the checks of everything they get."""
 
 import gc
 import logging
@@ -22,14 +22,14 @@ from ringwide.simulator.lane import SimulatedLane
 from ringwide.simulator.network import Network
 from ringwide.simulator.rank import Rank, SimulatedHeartbeats
 from ringwide.simulator.scenario import Fault, FaultKind, Scenario, scenario_of
-from ringwide.simulator.verdict import Books, explains, follows, is_deaf, must_fail, patience, woken_at
+from ringwide.simulator.verdict import FeedbackLedger, explains, follows, is_deaf, must_fail, patience, woken_at
 
 _EXPRESS_SHARE = 0.5
-"""Of resets of a single lane: without the express lane it is hardest to hear of them."""
+"""Share of single-lane resets that hit the express lane, without which they are hardest to notice."""
 
 
-def strike(network: Network, fault: Fault) -> None:
-    """Let a fault of connections or of hosts happen now."""
+def inject(network: Network, fault: Fault) -> None:
+    """Inject a fault of connections or hosts now."""
     match fault.kind:
         case FaultKind.RESET:
             _reset(network, fault)
@@ -40,14 +40,14 @@ def strike(network: Network, fault: Fault) -> None:
         case FaultKind.DAMAGE:
             lanes = network.links[fault.rank][fault.peer].lanes
             used = [lane for lane in lanes if lane.used] or lanes
-            used[int(network.chance() * len(used))].damage = fault.damage
+            used[int(network.draw() * len(used))].damage = fault.damage
 
 
 def _reset(network: Network, fault: Fault) -> None:
     lanes = network.links[fault.rank][fault.peer].connections
     if not fault.wide:
-        express = network.chance() < _EXPRESS_SHARE
-        lanes = lanes[:1] if express else [lanes[int(network.chance() * len(lanes))]]
+        express = network.draw() < _EXPRESS_SHARE
+        lanes = lanes[:1] if express else [lanes[int(network.draw() * len(lanes))]]
     for lane in lanes:
         if fault.inward:
             network.clock.call_later(network.delay(), lane.break_off)
@@ -56,13 +56,13 @@ def _reset(network: Network, fault: Fault) -> None:
 
 
 def _open_holes(network: Network, fault: Fault) -> None:
-    for lane in _ways(network, fault):
+    for lane in _holed_lanes(network, fault):
         lane.open_hole()
         if fault.lasts < inf:
             network.clock.call_later(fault.lasts, lane.close_hole)
 
 
-def _ways(network: Network, fault: Fault) -> Iterator[SimulatedLane]:
+def _holed_lanes(network: Network, fault: Fault) -> Iterator[SimulatedLane]:
     peers = network.links[fault.rank] if fault.wide else [fault.peer]
     for peer in peers:
         for lane in network.links[fault.rank][peer].connections:
@@ -80,23 +80,23 @@ def _freeze(network: Network, fault: Fault) -> None:
 
 
 _HASTE = 0.1
-"""It does not take long to leave."""
+"""Factor for the delay of faults that hit a leaving rank: it does not take long to leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class LifeOutcome:
-    """What became of a seed."""
+    """Outcome of a seed."""
 
     seed: int
     scenario: Scenario
     problems: tuple[str, ...]
     events: int
-    digest: str  # of everything that happened on the network, and when
-    results: str  # of the numbers alone, which do not depend on time
-    codecs: frozenset[str]  # with which segments have travelled
-    interrupted: int  # jobs that were not done when their call failed
-    struck: int  # faults
-    errors: frozenset[str]  # with which calls have ended
+    digest: str  # of everything on the network, with its times
+    results: str  # digest of the numbers alone, which do not depend on time
+    codecs: frozenset[str]  # with which segments were sent
+    interrupted: int  # codec jobs that were not done when their call failed
+    injected: int  # number of faults
+    errors: frozenset[str]  # classes of the errors with which calls ended
 
     @property
     def story(self) -> str:
@@ -104,7 +104,7 @@ class LifeOutcome:
 
 
 def simulate(seed: int, *, timing: int = 0) -> LifeOutcome:
-    """Live one life. Another `timing` gives the same ring, calls and faults other delays."""
+    """Simulate one life. Another `timing` gives the same ring, calls and faults other delays."""
     life = Life(seed, timing)
     events = life.run()
     results = blake2b(repr(sorted(life.results.items())).encode(), digest_size=8)
@@ -117,7 +117,7 @@ def simulate(seed: int, *, timing: int = 0) -> LifeOutcome:
         results=results.hexdigest(),
         codecs=frozenset(life.codecs()),
         interrupted=life.interrupted,
-        struck=len(life.struck),
+        injected=len(life.injected),
         errors=frozenset(type(error).__name__ for rank in life.ranks for error in rank.endings.values() if error),
     )
     life.dissolve()
@@ -125,18 +125,18 @@ def simulate(seed: int, *, timing: int = 0) -> LifeOutcome:
 
 
 class Life:
-    """All ranks, the network between them, and everything that was wrong."""
+    """One life: all ranks, the network between them, and the problems found."""
 
     def __init__(self, seed: int, timing: int) -> None:
         self.scenario = scenario_of(seed)
         self.problems: list[str] = []
         self.results: dict[tuple[int, int], bytes] = {}
         self.interrupted = 0
-        self.struck: list[tuple[float, Fault]] = []
+        self.injected: list[tuple[float, Fault]] = []
         self._seed = seed
-        self._books = Books()
+        self._feedback = FeedbackLedger()
         self._ended: list[tuple[int, int, SimulatedMemory]] = []
-        self._materials: dict[tuple[int, SimulatedCall], CallNumbers] = {}
+        self._call_numbers: dict[tuple[int, SimulatedCall], CallNumbers] = {}
         planners = [_planner(self.scenario, rank) for rank in range(self.scenario.size)]
         self._planners, self._plans = planners, dict[tuple[int, SimulatedCall], Plan]()
         self.network = Network(self.scenario, planners, Random(seed * 1_000_003 + timing), self.report)
@@ -160,7 +160,7 @@ class Life:
             rank.call_later(0)
         try:
             events = self.network.clock.run()
-        except Exception as error:  # whatever a rank raises out of an event is a finding, not an accident
+        except Exception as error:  # whatever a rank raises out of an event is a finding
             self.report(f"{type(error).__name__}: {error}")
             return 0
         for rank in self.ranks:
@@ -170,21 +170,21 @@ class Life:
         return events
 
     def dissolve(self) -> None:
-        """End all circles of references: to find them, a garbage collector takes a quarter of the time of a life."""
+        """Break all reference cycles: finding them would take the garbage collector a quarter of the time of a life."""
         for rank in self.ranks:
             for lane in self.network.lanes_of(rank.rank):
                 lane.dissolve()
-        for thing in (*self._heartbeats, *self.network.dispatchers, *self.ranks, self.network):
-            vars(thing).clear()
+        for part in (*self._heartbeats, *self.network.dispatchers, *self.ranks, self.network):
+            vars(part).clear()
         self._heartbeats.clear()
 
-    def material(self, index: int, call: SimulatedCall) -> CallNumbers:
+    def call_numbers(self, index: int, call: SimulatedCall) -> CallNumbers:
         key = index, call
-        if key not in self._materials:
-            self._materials[key] = CallNumbers(
-                call, self.scenario.size, self.scenario.codec_jobs, 10 * self._seed + index
+        if key not in self._call_numbers:
+            self._call_numbers[key] = CallNumbers(
+                call, self.scenario.size, self.scenario.codec_settings, 10 * self._seed + index
             )
-        return self._materials[key]
+        return self._call_numbers[key]
 
     def plan(self, rank: int, call: SimulatedCall) -> Plan:
         key = rank, call
@@ -197,41 +197,41 @@ class Life:
             for ledger in rank.dispatcher.ledgers.values():
                 yield from (codec.name for codec in map(decoder, ledger.received) if codec is not None)
 
-    # -- what may strike
+    # -- faults
 
     def submitted(self, rank: int, index: int) -> None:
-        """A rank has made a call: some time after that, faults strike."""
+        """A rank has made a call: some time after that, faults are injected."""
         first = self.scenario.fault
-        if (rank, index) == (first.rank, first.call) and not self.scenario.strikes_on_the_way_out:
-            self._strike_soon()
+        if (rank, index) == (first.rank, first.call) and not self.scenario.kills_while_leaving:
+            self._inject_soon()
 
     def leaving(self, rank: int) -> None:
-        if rank == self.scenario.fault.rank and self.scenario.strikes_on_the_way_out:
-            self._strike_soon(_HASTE)
+        if rank == self.scenario.fault.rank and self.scenario.kills_while_leaving:
+            self._inject_soon(_HASTE)
 
-    def _strike_soon(self, haste: float = 1.0) -> None:
+    def _inject_soon(self, haste: float = 1.0) -> None:
         first, *others = self.scenario.faults
         if first.kind is FaultKind.NONE:
             return
         delay = first.delay * haste
-        self.network.clock.call_later(delay, partial(self._strike, first))
+        self.network.clock.call_later(delay, partial(self._inject, first))
         for second in others:
-            self.network.clock.call_later(delay + second.delay, partial(self._strike, second))
+            self.network.clock.call_later(delay + second.delay, partial(self._inject, second))
 
-    def _strike(self, fault: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         rank = self.ranks[fault.rank]
         if fault.kind is FaultKind.KILL and rank.hung_up:
             return
-        self.struck.append((self.network.clock.now, fault))
+        self.injected.append((self.network.clock.now, fault))
         if fault.kind is FaultKind.ABORT:
             index = fault.call if fault is self.scenario.fault else None
             rank.host.run(lambda: rank.give_up(index))
         elif fault.kind is FaultKind.KILL:
             rank.die(abrupt=fault.abrupt)
         else:
-            strike(self.network, fault)
+            inject(self.network, fault)
 
-    # -- what must be true
+    # -- checks
 
     def report(self, problem: str) -> None:
         self.problems.append(problem)
@@ -243,7 +243,7 @@ class Life:
         self._ended.append((rank, index, memory))
         if error is None and index not in self.ranks[rank].gave_up_on:
             self._check_numbers(rank, index, memory)
-            self._books.note(index, memory)
+            self._feedback.note(index, memory)
             return
         self.interrupted += self.ranks[rank].codec_pool.pending
         if not memory.is_intact():
@@ -283,18 +283,18 @@ class Life:
         return any(explains(fault, rank.rank, index, error, second=fault is not faults[0]) for fault in faults)
 
     def _deadline(self, rank: Rank, index: int) -> float:
-        """When a call that fails must have failed: some time after all have made it and all has gone wrong."""
-        struck = max((time for time, _ in self.struck), default=0.0)
+        """Latest time at which a call may fail: some time after all ranks have made it and all faults have happened."""
+        injected = max((time for time, _ in self.injected), default=0.0)
         called = max(other.called_at.get(index, 0.0) for other in self.ranks)
         left = max(other.left_at for other in self.ranks) if self.scenario.fault.kind is FaultKind.LEAVE else 0.0
-        return max(struck, called, left, woken_at(rank.rank, self.struck)) + patience(self.scenario)
+        return max(injected, called, left, woken_at(rank.rank, self.injected)) + patience(self.scenario)
 
     def _check_what_remains(self) -> None:
         for rank, index, memory in self._ended:
             if not memory.was_left_alone():
                 self.report(f"rank {rank}: call {index} was over when its memory was written to")
-        if self.scenario.keeps_books and not self.problems:
-            for mistake in self._books.mistakes(
+        if self.scenario.checks_feedback and not self.problems:
+            for mistake in self._feedback.mistakes(
                 rank.codec_policy.feedback for rank in self.ranks if rank.codec_policy is not None
             ):
                 self.report(mistake)
@@ -312,13 +312,13 @@ def _planner(scenario: Scenario, rank: int) -> Planner:
     )
 
 
-# Many seeds, on several cores.
+# -- many seeds, on several cores
 
 _BATCH = 100
 
 
 class Trial(Protocol):
-    """What became of one seed."""
+    """Outcome of one seed, of a life or of a program."""
 
     @property
     def seed(self) -> int: ...
@@ -331,17 +331,17 @@ class Trial(Protocol):
 
     @property
     def story(self) -> str:
-        """What the seed means, for people."""
+        """Description of the seed for people."""
         ...
 
 
 Try = Callable[[int], Trial]
-"""try(seed): in any process, so it must be a function that a module has."""
+"""try(seed): runs in any process, so it must be a function at module level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of some seeds: how many there were, and all that is wrong."""
+    """Outcome of a batch of seeds: their number, and those that fail."""
 
     seeds: int
     events: int
@@ -359,18 +359,18 @@ def try_seeds(first: int, count: int, *, jobs: int, try_one: Try | None = None) 
     if jobs == 1 or len(batches) == 1:
         yield from map(try_batch, batches)
         return
-    # not forked: whoever calls may have threads
+    # not forked: the caller may have threads
     with multiprocessing.get_context("spawn").Pool(min(jobs, len(batches)), _prepare) as pool:
         yield from pool.imap_unordered(try_batch, batches)
 
 
 def _prepare() -> None:
     quiet()
-    gc.freeze()  # nothing that was imported is ever garbage
+    gc.freeze()  # imported modules are never garbage
 
 
 def quiet() -> None:
-    """Many a life gives reason for a warning."""
+    """Silence the log: many lives cause warnings."""
     logging.getLogger("ringwide").addHandler(logging.NullHandler())
     logging.getLogger("ringwide").propagate = False
 

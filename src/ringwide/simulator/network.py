@@ -1,32 +1,79 @@
-"""Everything between the ranks, and a log of what has happened there."""
+"""Network between the simulated ranks: links, lanes, hosts and clock, and a log of all that crosses it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 from struct import Struct
 
 from ringwide.collectives.dispatcher import Dispatcher
+from ringwide.collectives.operation import SendOwner
 from ringwide.collectives.plan import Planner
+from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.protocol.heartbeat import HEARTBEAT_LANE
 from ringwide.simulator.host import Host, VirtualClock
-from ringwide.simulator.lane import SimulatedLane, SimulatedLink
+from ringwide.simulator.lane import SimulatedLane
 from ringwide.simulator.scenario import Scenario
+from ringwide.transport.link import EndingLink
 
 _ENTRY = Struct("<dBBBI")
 
 
-class Network:
-    """The links between all ranks, on one clock."""
+class SimulatedLink(EndingLink):
+    """All lanes from one rank to another. The heartbeat lane carries no frames: it ends with the rank itself."""
 
     def __init__(
-        self, scenario: Scenario, planners: Sequence[Planner], chance: Random, report: Callable[[str], None]
+        self,
+        peer: int,
+        lanes: Sequence[SimulatedLane],
+        heartbeat: SimulatedLane,
+        on_ended: Callable[[int], None],
     ) -> None:
-        self.scenario, self.chance, self.report = scenario, chance.random, report
-        self.over: set[tuple[int, int]] = set()  # (rank, collective): the memory is the caller's again
+        super().__init__(peer, on_ended)
+        self.lanes, self.heartbeat = lanes, heartbeat
+        for lane in lanes:
+            lane.on_end = self.lane_has_ended
+
+    @property
+    def connections(self) -> list[SimulatedLane]:
+        return [*self.lanes, self.heartbeat]
+
+    def all_lanes(self) -> Collection[SimulatedLane]:
+        return self.lanes
+
+    def send_express(self, header: bytes, payload: memoryview) -> None:
+        self.lanes[0].send(header, payload, None, 0)
+
+    def send_bulk(
+        self, header: bytes, payload: memoryview, *, stripe: int, owner: SendOwner | None, collective: int
+    ) -> None:
+        self.lanes[1 + stripe % (len(self.lanes) - 1)].send(header, payload, owner, collective)
+
+    def reserve_bulk(self, nbytes: int, *, stripe: int) -> memoryview | None:
+        return None
+
+    def send_reserved(self, header: bytes, *, stripe: int) -> None:
+        raise NotImplementedError
+
+    def tell(self, frame: bytes) -> None:
+        self.lanes[0].send(frame[:HEADER_BYTES], frame[HEADER_BYTES:], None, 0)
+
+    def forget(self, collective: int) -> None:
+        for lane in self.lanes[1:]:
+            lane.forget(collective)
+
+
+class Network:
+    """Links between all ranks, on one clock. `draw` gives random numbers from 0 to 1."""
+
+    def __init__(
+        self, scenario: Scenario, planners: Sequence[Planner], rng: Random, report: Callable[[str], None]
+    ) -> None:
+        self.scenario, self.draw, self.report = scenario, rng.random, report
+        self.over: set[tuple[int, int]] = set()  # (rank, collective) whose memory belongs to the caller again
         self.clock = VirtualClock()
-        self.hosts = [Host(self.clock, chance) for _ in planners]
+        self.hosts = [Host(self.clock, rng) for _ in planners]
         self.dispatchers: list[Dispatcher] = []
         self.log = bytearray()
-        self._latency = scenario.weather.latency
+        self._latency = scenario.conditions.latency
         self.links = [
             {peer: self._link(rank, peer, planner) for peer in range(scenario.size) if peer != rank}
             for rank, planner in enumerate(planners)
@@ -38,7 +85,7 @@ class Network:
         self._lanes = [[lane for link in links.values() for lane in link.connections] for links in self.links]
 
     def _link(self, rank: int, peer: int, planner: Planner) -> SimulatedLink:
-        """An express lane and a heartbeat lane to everybody, bulk lanes where they are needed: as in a real ring."""
+        """Link as in a real ring: an express and a heartbeat lane to every peer, bulk lanes where they are needed."""
         lanes = 1 + self.scenario.lanes if planner.exchanges_bulk(peer) else 1
         heartbeat = self._lane(rank, peer, HEARTBEAT_LANE)
 
@@ -54,8 +101,8 @@ class Network:
         return self._lanes[rank]
 
     def delay(self) -> float:
-        """Mostly short, now and then as long as it gets."""
-        return self._latency * self.chance() ** 3
+        """Random delay: mostly short, sometimes as long as the latency."""
+        return self._latency * self.draw() ** 3
 
     def note(self, lane: SimulatedLane, count: int) -> None:
         self.log += _ENTRY.pack(self.clock.now, lane.rank, lane.peer, lane.index, count)

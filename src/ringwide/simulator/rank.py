@@ -1,4 +1,4 @@
-"""One rank of a simulated ring and its caller."""
+"""Rank of a simulated ring: its caller, its dispatcher, its heartbeats and its codec pool."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +23,7 @@ OnSilent = Callable[[Sequence[int], float], None]
 
 
 class SimulatedHeartbeats:
-    """What one rank hears of the others while it waits: each at a time of its own, shortly before it is looked at."""
+    """Heartbeats that one rank gets from its peers while it waits, each at a random time shortly before it is read."""
 
     def __init__(
         self, rank: int, network: Network, all_heartbeats: "Sequence[SimulatedHeartbeats]", on_silent: OnSilent
@@ -59,7 +59,7 @@ class SimulatedHeartbeats:
 
     def _beat(self, number: int) -> None:
         if not self.watching or number != self._awaited_beats:
-            return  # one that was stopped meanwhile
+            return  # of an earlier watch
         now = self._host.time()
         if now - self._due > BEAT_SECONDS:
             self._silence.forgive(now, now - self._due)
@@ -71,7 +71,7 @@ class SimulatedHeartbeats:
 
     def _listen(self, now: float) -> None:
         for peer in self._living():
-            self._links[peer].heartbeat.knock()
+            self._links[peer].heartbeat.probe()
             received = sum(lane.received for lane in self._links[peer].lanes)
             if self._answers(peer) or received != self._received[peer]:
                 self._silence.hear(peer, now - self._network.delay())
@@ -80,7 +80,7 @@ class SimulatedHeartbeats:
             self._received[peer] = received
 
     def _answers(self, peer: int) -> bool:
-        """It hears our questions and we hear its answers, or it has questions of its own."""
+        """Whether the peer gets our heartbeats and we get its answers, or it sends heartbeats of its own."""
         ours = self._links[peer].heartbeat
         asked = ours.is_open or self._all[peer].watching
         return asked and ours.other.is_open and not self._network.hosts[peer].silent
@@ -96,10 +96,10 @@ _REPORTED_AT_ONCE = 0.5
 
 
 class SimulatedCodecPool:
-    """What one rank encodes and decodes. `longest` is the time of the longest wait, in seconds."""
+    """Codec pool of one rank. `longest` is the longest wait in seconds."""
 
-    def __init__(self, clock: Clock, chance: Callable[[], float], longest: float) -> None:
-        self._clock, self._chance, self._longest = clock, chance, longest
+    def __init__(self, clock: Clock, draw: Callable[[], float], longest: float) -> None:
+        self._clock, self._draw, self._longest = clock, draw, longest
         self.pending = 0
 
     def run(self, job: Job, then: Then) -> Settle:
@@ -113,7 +113,7 @@ class SimulatedCodecPool:
             result = job()
         except Exception as error:
             failure = error
-        if self._chance() < _REPORTED_AT_ONCE:
+        if self._draw() < _REPORTED_AT_ONCE:
             self._report(then, result, failure)
         else:
             self._later(partial(self._report, then, result, failure))
@@ -123,22 +123,22 @@ class SimulatedCodecPool:
         then(result, failure)
 
     def _later(self, event: Callable[[], None]) -> None:
-        self._clock.call_later(self._longest * self._chance(), event)
+        self._clock.call_later(self._longest * self._draw(), event)
 
 
 def _never_running() -> None:
-    """Jobs take no time: what takes time is to wait for them."""
+    """Jobs take no time, only the wait for them does, so none is ever running."""
 
 
-class RankSurroundings(Protocol):
-    """What a rank needs of the life around it."""
+class RankLife(Protocol):
+    """Life as a rank sees it."""
 
     scenario: Scenario
     network: Network
 
     def report(self, problem: str) -> None: ...
 
-    def material(self, index: int, call: SimulatedCall) -> CallNumbers: ...
+    def call_numbers(self, index: int, call: SimulatedCall) -> CallNumbers: ...
 
     def plan(self, rank: int, call: SimulatedCall) -> Plan: ...
 
@@ -152,12 +152,12 @@ class RankSurroundings(Protocol):
 
 
 class Rank:
-    """Makes one call after the other, and may leave when all have ended."""
+    """Rank that makes one call after the other, and may leave when all have ended."""
 
-    def __init__(self, life: RankSurroundings, rank: int) -> None:
+    def __init__(self, life: RankLife, rank: int) -> None:
         scenario = life.scenario
         self.rank, self.left, self.left_at = rank, False, 0.0
-        self.hung_up = False  # it has left, and all have read what it sent
+        self.hung_up = False  # it has left, and all peers have read what it sent
         self.endings: dict[int, RingwideError | None] = {}
         self.called_at: dict[int, float] = {}
         self.ended_at: dict[int, float] = {}
@@ -167,7 +167,7 @@ class Rank:
         self.host = life.network.hosts[rank]
         self._open: dict[int, tuple[Collective, SimulatedMemory]] = {}
         self.codec_policy = _codec_policy(scenario, rank, self.host.time)
-        self.codec_pool = SimulatedCodecPool(self.host, life.network.chance, scenario.weather.toil)
+        self.codec_pool = SimulatedCodecPool(self.host, life.network.draw, scenario.conditions.codec_delay)
         self.dispatcher = Dispatcher(
             rank=rank,
             links=life.network.links[rank],
@@ -183,13 +183,13 @@ class Rank:
 
     def call_later(self, index: int) -> None:
         if index < len(self.calls):
-            pause = self._scenario.weather.pause * self._network.chance()
+            pause = self._scenario.conditions.pause * self._network.draw()
             late = self._scenario.fault.lateness(self.rank, index)
             self.host.call_later(pause + late, lambda: self._call(index))
 
     def _call(self, index: int) -> None:
         call = self.calls[index]
-        memory = SimulatedMemory(self._life.material(index, call), self.rank, saves=self._network.chance() < 0.5)
+        memory = SimulatedMemory(self._life.call_numbers(index, call), self.rank, saves=self._network.draw() < 0.5)
         self.called_at[index] = self.host.time()
         if self._scenario.fault.skips(self.rank, index):
             self.gave_up_on.add(index)
@@ -221,22 +221,22 @@ class Rank:
         if self.calls[index].awaited:
             self.call_later(index + 1)
         if len(self.endings) == len(self.calls) and self._leaves():
-            haste = 0.0 if self._scenario.strikes_on_the_way_out else 1.0
-            self.host.call_later(haste * self._scenario.weather.pause * self._network.chance(), self.leave)
+            haste = 0.0 if self._scenario.kills_while_leaving else 1.0
+            self.host.call_later(haste * self._scenario.conditions.pause * self._network.draw(), self.leave)
 
     def _leaves(self) -> bool:
         lost = any(isinstance(error, PeerLost) for error in self.endings.values())
-        return self._scenario.leaves(self.rank) or (self._scenario.resigning and lost)
+        return self._scenario.leaves(self.rank) or (self._scenario.leave_after_loss and lost)
 
-    # -- what may strike
+    # -- faults
 
     def give_up(self, index: int | None = None) -> None:
-        """The caller is cancelled in this call, or in the last one that it has made."""
+        """Cancel the caller in this call, or in the last one it has made."""
         index = max(self._open, default=-1) if index is None else index
         if index in self._open:
             collective, memory = self._open[index]
             self.gave_up_on.add(index)
-            self.dispatcher.abort(collective, "its caller was cancelled", leaving=self._network.chance() < 0.3)
+            self.dispatcher.abort(collective, "its caller was cancelled", leaving=self._network.draw() < 0.3)
             self._ended(index, memory, None)
 
     def die(self, *, abrupt: bool) -> None:
@@ -268,15 +268,15 @@ class Rank:
 
 
 def _codec_policy(scenario: Scenario, rank: int, time: Callable[[], float]) -> CodecPolicy | None:
-    codec_jobs = scenario.codec_jobs
-    if codec_jobs.codec == "none":
+    codec_settings = scenario.codec_settings
+    if codec_settings.codec == "none":
         return None
     return CodecPolicy(
         rank=rank,
-        codecs=codec_jobs.codecs(),
-        auto=codec_jobs.codec == "auto",
-        allow_lossy=codec_jobs.lossy,
-        threshold_bytes=codec_jobs.threshold_bytes,
-        error_feedback=codec_jobs.feedback,
+        codecs=codec_settings.codecs(),
+        auto=codec_settings.codec == "auto",
+        allow_lossy=codec_settings.lossy,
+        threshold_bytes=codec_settings.threshold_bytes,
+        error_feedback=codec_settings.feedback,
         time=time,
     )

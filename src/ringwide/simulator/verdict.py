@@ -1,4 +1,4 @@
-"""Which ends a call may have, given what went wrong."""
+"""Verdict on the end of a call: which errors the faults of a scenario may cause, and how soon."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
@@ -21,78 +21,9 @@ from ringwide.errors import (
 from ringwide.simulator.calls import SimulatedMemory
 from ringwide.simulator.scenario import SUSPECT_SECONDS, Damage, Fault, FaultKind, Scenario
 
-_ROUNDING = 1e-3
-"""Numbers are near 1, and at most a few hundred are in one sum."""
-
-
-class Books:
-    """Of every bucket that a codec may change: what was brought and has not come out."""
-
-    def __init__(self) -> None:
-        self._missing: dict[str, Array] = {}
-        self._noted: set[tuple[int, str, int, int]] = set()
-
-    def note(self, index: int, memory: SimulatedMemory) -> None:
-        """A call has succeeded on a rank. What all ranks get counts once."""
-        for name, count, share, missing in memory.losses():
-            entry = index, name, share.start, share.stop
-            if entry not in self._noted:
-                self._noted.add(entry)
-                self._missing.setdefault(name, np.zeros(count))[share] += missing
-
-    def mistakes(self, stores: Iterable[FeedbackStore]) -> Iterator[str]:
-        """Buckets of which the ranks owe something else than is missing."""
-        owed: dict[str, Array] = {}
-        for store in stores:
-            for label, error in store.items():
-                owed[label.name] = owed.get(label.name, 0) + error
-        for name in {**self._missing, **owed}:
-            missing, promised = self._missing.get(name, 0), owed.get(name, 0)
-            if not np.allclose(missing, promised, rtol=0.0, atol=_ROUNDING):
-                yield f"{name}: {missing} is missing, but {promised} is owed"
-
-
-# How soon a fault must be known to all who can know of it: never only when the time of a collective is up.
-
-_WAYS = 40
-"""So many times something may cross the network, or wait for a codec, before and after somebody is suspected."""
-_SUSPECTED = SUSPECT_SECONDS + TICK_SECONDS
-
-
-def patience(scenario: Scenario) -> float:
-    """How long after the last fault, or the last call, a collective may still fail."""
-    weather = scenario.weather
-    if may_stay_deaf(scenario):
-        return inf
-    return max(map(_patience, scenario.faults)) + _WAYS * (weather.latency + weather.toil) + weather.pause
-
-
-def _patience(fault: Fault) -> float:
-    match fault.kind:
-        case FaultKind.HOLE if fault.outward != fault.inward:
-            return 2 * _SUSPECTED + GOODBYE_GRACE_SECONDS  # the deaf one asks, and so is heard, until it gives up
-        case FaultKind.HOLE | FaultKind.FREEZE:
-            return _SUSPECTED + GOODBYE_GRACE_SECONDS
-        case FaultKind.COMPUTE:
-            return fault.lasts + 2 * _SUSPECTED + GOODBYE_GRACE_SECONDS  # a second fault waits for it
-        case FaultKind.LATE:
-            return inf if fault.lasts == inf else fault.lasts
-        case FaultKind.DAMAGE if fault.damage is Damage.SWAPPED:
-            return inf
-    return 2 * TICK_SECONDS + GOODBYE_GRACE_SECONDS  # who is not told of a reset learns of it when it asks
-
-
-def woken_at(rank: int, struck: Iterable[tuple[float, Fault]]) -> float:
-    """When a rank that was frozen went on."""
-    return max((time + fault.lasts for time, fault in struck if _freezes(fault, rank)), default=0.0)
-
-
-def _freezes(fault: Fault, rank: int) -> bool:
-    return fault.kind in (FaultKind.FREEZE, FaultKind.COMPUTE) and fault.rank == rank
-
 
 def must_fail(fault: Fault, call: int) -> bool:
-    """No rank can have the result of this call: not all took part in it."""
+    """Whether no rank can have the result of this call, as not all took part in it."""
     match fault.kind:
         case FaultKind.MISMATCH:
             return call == fault.call
@@ -104,12 +35,12 @@ def must_fail(fault: Fault, call: int) -> bool:
 
 
 def explains(fault: Fault, rank: int, call: int, error: RingwideError, *, second: bool) -> bool:
-    """May a fault end a call on a rank with this error? Whoever is named must have to do with it."""
+    """Whether a fault may end a call on a rank with this error. The rank it names must be involved."""
     match fault.kind:
         case FaultKind.MISMATCH:
             return call == fault.call and isinstance(error, CollectiveMismatch)
         case FaultKind.ABORT:
-            if isinstance(error, PeerLeft):  # it was about to leave, and its goodbye says as much
+            if isinstance(error, PeerLeft):  # it was about to leave, and its goodbye came first
                 return error.rank == fault.rank and (second or call >= fault.call)
             by_it = isinstance(error, CollectiveAborted) and error.by == fault.rank
             return by_it and (second or call == fault.call)
@@ -121,9 +52,9 @@ def explains(fault: Fault, rank: int, call: int, error: RingwideError, *, second
         case FaultKind.DAMAGE:
             return _explained_by_damage(fault, rank, error)
         case FaultKind.FREEZE if rank == fault.rank:
-            return isinstance(error, PeerLost | CollectiveTimeout)  # it slept while others decided
+            return isinstance(error, PeerLost | CollectiveTimeout)  # it was frozen while others decided
         case FaultKind.HOLE if rank == fault.rank and fault.wide:
-            return isinstance(error, PeerLost)  # whoever hears of nobody may name anybody
+            return isinstance(error, PeerLost)  # a rank that hears nobody may name anybody
         case FaultKind.KILL | FaultKind.FREEZE:
             return isinstance(error, PeerLost) and error.rank == fault.rank
         case FaultKind.HOLE if fault.wide:
@@ -134,23 +65,22 @@ def explains(fault: Fault, rank: int, call: int, error: RingwideError, *, second
 
 
 def _explained_by_damage(fault: Fault, rank: int, error: RingwideError) -> bool:
-    """Who gets a damaged frame says so; the others hear that one of the two ends is lost."""
+    """The receiver of a damaged frame says so; the others are told that one of the two ends is lost."""
     if isinstance(error, CollectiveTimeout):
-        return fault.damage is Damage.SWAPPED  # a paused lane may have what is needed behind what is not
+        return fault.damage is Damage.SWAPPED  # a paused lane may hold a needed frame behind another
     if isinstance(error, RemoteProtocolError):
         return rank == fault.peer
     return isinstance(error, PeerLost) and error.rank in fault.ends
 
 
 def may_stay_deaf(scenario: Scenario) -> bool:
-    """Of two ranks one alone is told of a reset, and stays without a word: there is nobody else to tell the other.
+    """Whether one of two ranks may never learn of a reset: only the other was told, and it stays without a word.
 
-    One that computes meanwhile may find all that it needs in the connection when it goes on. Then it has no reason to
-    leave.
+    A rank that computes meanwhile may find all it needs in the connection afterwards, and then has no reason to leave.
     """
     one_sided = any(fault.kind is FaultKind.RESET and fault.outward != fault.inward for fault in scenario.faults)
-    resigning = scenario.resigning and scenario.fault.kind is not FaultKind.COMPUTE
-    return scenario.size == 2 and one_sided and not (resigning or scenario.peer_loss)
+    leave_after_loss = scenario.leave_after_loss and scenario.fault.kind is not FaultKind.COMPUTE
+    return scenario.size == 2 and one_sided and not (leave_after_loss or scenario.leave_when_done)
 
 
 def is_deaf(scenario: Scenario, error: RingwideError | None) -> bool:
@@ -158,6 +88,82 @@ def is_deaf(scenario: Scenario, error: RingwideError | None) -> bool:
 
 
 def follows(error: RingwideError, faults: Sequence[Fault], left: Sequence[bool]) -> bool:
-    """Somebody left the ring because of a fault, and others hear of that first."""
+    """Whether the error is that a rank left because of a fault, of which others learn first."""
     serious = any(fault.cuts or fault.kind in (FaultKind.LEAVE, FaultKind.DAMAGE) for fault in faults)
     return serious and isinstance(error, PeerLeft) and left[error.rank]
+
+
+# -- deadlines: all ranks that can learn of a fault must do so before a collective times out
+
+_CROSSINGS = 40
+"""Number of network crossings or codec waits allowed around a suspicion."""
+_SUSPECTED = SUSPECT_SECONDS + TICK_SECONDS
+
+
+def patience(scenario: Scenario) -> float:
+    """Time after the last fault or the last call in which a collective may still fail."""
+    conditions = scenario.conditions
+    if may_stay_deaf(scenario):
+        return inf
+    return (
+        max(map(_patience, scenario.faults))
+        + _CROSSINGS * (conditions.latency + conditions.codec_delay)
+        + conditions.pause
+    )
+
+
+def _patience(fault: Fault) -> float:
+    match fault.kind:
+        case FaultKind.HOLE if fault.outward != fault.inward:
+            return (
+                2 * _SUSPECTED + GOODBYE_GRACE_SECONDS
+            )  # the deaf rank is heard until it gives up, as it sends heartbeats
+        case FaultKind.HOLE | FaultKind.FREEZE:
+            return _SUSPECTED + GOODBYE_GRACE_SECONDS
+        case FaultKind.COMPUTE:
+            return fault.lasts + 2 * _SUSPECTED + GOODBYE_GRACE_SECONDS  # a second fault is noticed after it
+        case FaultKind.LATE:
+            return inf if fault.lasts == inf else fault.lasts
+        case FaultKind.DAMAGE if fault.damage is Damage.SWAPPED:
+            return inf
+    return 2 * TICK_SECONDS + GOODBYE_GRACE_SECONDS  # a rank that is not told of a reset learns of it by its heartbeat
+
+
+def woken_at(rank: int, injected: Iterable[tuple[float, Fault]]) -> float:
+    """Time at which a frozen rank continued."""
+    return max((time + fault.lasts for time, fault in injected if _freezes(fault, rank)), default=0.0)
+
+
+def _freezes(fault: Fault, rank: int) -> bool:
+    return fault.kind in (FaultKind.FREEZE, FaultKind.COMPUTE) and fault.rank == rank
+
+
+_ROUNDING = 1e-3
+"""Tolerance: numbers are near 1, and at most a few hundred are in one sum."""
+
+
+class FeedbackLedger:
+    """For every bucket that a codec may change: the sum of inputs that is missing from the results."""
+
+    def __init__(self) -> None:
+        self._missing: dict[str, Array] = {}
+        self._noted: set[tuple[int, str, int, int]] = set()
+
+    def note(self, index: int, memory: SimulatedMemory) -> None:
+        """Record a call that has succeeded on a rank. A result that all ranks get counts once."""
+        for name, count, share, missing in memory.losses():
+            entry = index, name, share.start, share.stop
+            if entry not in self._noted:
+                self._noted.add(entry)
+                self._missing.setdefault(name, np.zeros(count))[share] += missing
+
+    def mistakes(self, stores: Iterable[FeedbackStore]) -> Iterator[str]:
+        """Buckets for which the error feedback of the ranks does not equal what is missing."""
+        owed: dict[str, Array] = {}
+        for store in stores:
+            for label, error in store.items():
+                owed[label.name] = owed.get(label.name, 0) + error
+        for name in {**self._missing, **owed}:
+            missing, promised = self._missing.get(name, 0), owed.get(name, 0)
+            if not np.allclose(missing, promised, rtol=0.0, atol=_ROUNDING):
+                yield f"{name}: {missing} is missing, but {promised} is owed"

@@ -1,8 +1,8 @@
-"""ringwide for torch: a backend of torch.distributed, and a communication hook for DDP.
+"""Bindings for torch: the backend `ringwide` of torch.distributed, and a communication hook for DDP.
 
-torch imports this in every program on a machine that has ringwide installed, because of the entry point
-`torch.backends`. So it imports nothing heavy, takes well under a millisecond, and never raises. Importing it by hand
-registers the backend where torch does not load backends by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0).
+Because of the entry point `torch.backends`, torch imports this module in every program on a machine with ringwide
+installed. So it imports nothing heavy, takes well under a millisecond, and never raises. Importing it by hand registers
+the backend where torch does not load backends by itself (TORCH_DEVICE_BACKEND_AUTOLOAD=0).
 """
 
 import sys
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def register() -> None:
-    """Tell torch.distributed the name. What it stands for is imported when somebody asks for it."""
+    """Register the backend's name with torch.distributed. Its code is imported on first use."""
     backend = getattr(sys.modules.get("torch.distributed"), "Backend", None)  # a torch without distributed has none
     try:
         if backend is not None and "RINGWIDE" not in backend._plugins:
             backend.register_backend("ringwide", _create, extended_api=True, devices=["cpu"])
-    except Exception:  # whatever torch has changed: this program may never ask for us
+    except Exception:  # a newer torch may differ, and this program may not use us at all
         return
 
 

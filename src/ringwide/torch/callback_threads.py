@@ -1,11 +1,11 @@
-"""Threads for what a program wants done when an operation has ended: `work.get_future().then(...)`.
+"""Threads for the callbacks of a finished operation: `work.get_future().then(...)`.
 
-Not the loop's thread: what follows may take long, and may itself wait for an operation (PowerSGD's does), which on the
-loop's thread would wait for ever. For the same reason there is always a thread that is free: if all of them wait, one
-more is started. Those that are there are used again.
+A callback never runs on the loop's thread: it may take long, and may itself wait for an operation (PowerSGD's does),
+which on the loop's thread would deadlock. For the same reason there is always a free thread: if all of them wait, one
+more is started. Idle threads are reused.
 
-At the end of the program it waits for them a little: who comes back from Python into torch's C++ when there is no
-interpreter any more ends the process with an abort.
+At exit the program waits for them briefly: a thread that returns from Python into torch's C++ after the interpreter has
+gone aborts the process.
 """
 
 import _thread
@@ -18,32 +18,32 @@ from queue import SimpleQueue
 
 from ringwide.runtime.background_loop import at_the_end
 
-_REST_SECONDS = 2.0
+_DRAIN_SECONDS = 2.0
 _here = threading.local()
 
 
 class CallbackThreads:
-    """Threads that do what they are given, each thing at once.
+    """Threads that run each callback at once, however many others are running.
 
-    Without locks that two share, and without waiting for a thread to start: a finalizer that waits for the loop may run
-    in the middle of anything here, and the loop's thread would wait for that.
+    There is no shared lock, and no wait for a thread to start: a finalizer that waits for the loop may run in the
+    middle of any line here, and the loop's thread must not wait for that finalizer.
     """
 
     def __init__(self) -> None:
-        self._things: SimpleQueue[tuple[Callable[[], object], threading.Lock]] = SimpleQueue()
-        self._free: deque[None] = deque()  # one for each thread that has nothing to do and was not promised anything
-        self._under_way: set[threading.Lock] = set()  # each is held until its thing has been done
+        self._callbacks: SimpleQueue[tuple[Callable[[], object], threading.Lock]] = SimpleQueue()
+        self._free: deque[None] = deque()  # one entry per idle thread that no callback is assigned to
+        self._under_way: set[threading.Lock] = set()  # each is held until its callback has returned
 
-    def do(self, thing: Callable[[], object]) -> None:
+    def run(self, callback: Callable[[], object]) -> None:
         done = threading.Lock()
         done.acquire()
         self._under_way.add(done)
-        one_is_free = self._promise()
-        self._things.put((thing, done))
+        one_is_free = self._take_free()
+        self._callbacks.put((callback, done))
         if not one_is_free:
             _thread.start_new_thread(self._start_one, ())
 
-    def _promise(self) -> bool:
+    def _take_free(self) -> bool:
         try:
             self._free.pop()
         except IndexError:
@@ -51,21 +51,21 @@ class CallbackThreads:
         return True
 
     def _start_one(self) -> None:
-        threading.Thread(target=self._live, name="ringwide-then", daemon=True).start()
+        threading.Thread(target=self._work, name="ringwide-callback", daemon=True).start()
 
-    def _live(self) -> None:
+    def _work(self) -> None:
         while True:
-            thing, done = self._things.get()
+            callback, done = self._callbacks.get()
             try:
-                thing()
+                callback()
             finally:
                 self._under_way.discard(done)
                 done.release()
-            del thing
+            del callback
             self._free.append(None)
 
-    def rest(self, seconds: float) -> bool:
-        """Wait until nothing is under way. Did it come to that?"""
+    def drain(self, seconds: float) -> bool:
+        """Wait until no callback is under way. False if the time was over before."""
         until = time.monotonic() + seconds
         while under_way := list(self._under_way):
             if not under_way[0].acquire(timeout=max(0.0, until - time.monotonic())):
@@ -74,36 +74,36 @@ class CallbackThreads:
         return True
 
 
-_followers = CallbackThreads()
+_threads = CallbackThreads()
 
 
-def follow(thing: Callable[[], object]) -> None:
-    """Have it done by a thread of its own, soon."""
+def run_in_thread(callback: Callable[[], object]) -> None:
+    """Run the callback soon, in a thread of its own."""
 
     def marked() -> None:
-        _here.follows = True
+        _here.in_callback = True
         try:
-            thing()
+            callback()
         finally:
-            _here.follows = False
+            _here.in_callback = False
 
-    _followers.do(marked)
+    _threads.run(marked)
 
 
-def follows() -> bool:
-    """Is this one of those threads, at work?
+def in_callback_thread() -> bool:
+    """Whether this code runs in a callback thread.
 
-    Whether torch runs what follows a future in such a thread, or in the one that asks for it, is a matter of time: so
-    who calls there is not known by its thread.
+    Whether torch runs a callback in such a thread or in the one that calls `then` depends on timing, so a call made
+    from a callback cannot be attributed to its thread.
     """
-    return getattr(_here, "follows", False)
+    return getattr(_here, "in_callback", False)
 
 
 def _forget_in_child() -> None:
     """A forked child has none of these threads."""
-    global _followers
-    _followers = CallbackThreads()
+    global _threads
+    _threads = CallbackThreads()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-at_the_end(lambda: _followers.rest(_REST_SECONDS))
+at_the_end(lambda: _threads.drain(_DRAIN_SECONDS))

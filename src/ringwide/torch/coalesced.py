@@ -1,8 +1,9 @@
-"""Several tensors as one call of the ring. One operation of torch has one number, so that it fails or succeeds as one.
+"""Coalesced operations: several tensors in one call of the ring.
 
-What is gathered travels as one row of bytes for each rank, behind a digest of its dtypes and lengths: ranks that mean
-different tensors by the same bytes all find out, before any of them has written. What is reduced is one all-reduce of
-copies, whose dtypes and shapes are in the ring's own fingerprint; each rank keeps its part.
+One operation of torch must have one number, so that it fails or succeeds as a whole. A gather sends one row of bytes
+per rank, behind a digest of its dtypes and lengths: ranks that disagree on the tensors in it all find out before any of
+them has written. A reduce-scatter is one all-reduce of copies, whose dtypes and shapes are in the ring's own
+fingerprint; each rank keeps its part.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -13,7 +14,7 @@ import torch
 
 from ringwide.errors import MessageMismatch
 from ringwide.ring import Ring
-from ringwide.torch.dtype_views import as_bits, as_numbers, operation_on, require_places, write
+from ringwide.torch.dtype_views import as_bits, as_numbers, operation_on, require_outputs, write
 
 Tensor = torch.Tensor
 Call = Coroutine[Any, Any, Any]
@@ -21,7 +22,7 @@ _DIGEST_BYTES = 16
 
 
 async def followed_by(call: Call, finish: Callable[[Any], object]) -> None:
-    """The call was made before this is awaited; what follows is done at once when it has ended well."""
+    """Await a call that has begun already, and pass its result to `finish`."""
     finish(await call)
 
 
@@ -30,35 +31,35 @@ def require_one_each(tensors: Sequence[object], size: int, what: str) -> None:
         raise ValueError(f"{what}: {len(tensors)} tensors for {size} ranks; give one for each rank")
 
 
-# -- formation
+# -- gathering
 
 
-def gather(ring: Ring, inputs: Sequence[Tensor], places: Sequence[Sequence[Tensor]], what: str) -> Call:
-    """`places[rank][i]` is replaced by that rank's input i."""
-    _check_places(inputs, places, ring.size, what)
-    alike = all(target.numel() == input.numel() for own in places for target, input in zip(own, inputs, strict=True))
+def gather(ring: Ring, inputs: Sequence[Tensor], outputs: Sequence[Sequence[Tensor]], what: str) -> Call:
+    """`outputs[rank][i]` becomes that rank's input i."""
+    _check_outputs(inputs, outputs, ring.size, what)
+    alike = all(target.numel() == input.numel() for own in outputs for target, input in zip(own, inputs, strict=True))
     if len(inputs) == 1:
-        return _gather_one(ring, inputs[0], [own[0] for own in places], what, alike=alike)
+        return _gather_one(ring, inputs[0], [own[0] for own in outputs], what, alike=alike)
     rows = _packed(inputs)
     if alike:
-        return followed_by(ring.all_gather(rows), lambda found: _spread(found, places, ring.rank))
-    arriving = [torch.empty(len(_packed(own)), dtype=torch.uint8) for own in places]
+        return followed_by(ring.all_gather(rows), lambda found: _spread(found, outputs, ring.rank))
+    arriving = [torch.empty(len(_packed(own)), dtype=torch.uint8) for own in outputs]
     call = ring.exchange([rows] * ring.size, arriving, what)
-    return followed_by(call, lambda _: _spread(arriving, places, ring.rank))
+    return followed_by(call, lambda _: _spread(arriving, outputs, ring.rank))
 
 
-def _check_places(inputs: Sequence[Tensor], places: Sequence[Sequence[Tensor]], size: int, what: str) -> None:
+def _check_outputs(inputs: Sequence[Tensor], outputs: Sequence[Sequence[Tensor]], size: int, what: str) -> None:
     if not inputs:
         raise ValueError(f"{what}: there is no input; give at least one")
-    if len(places) != size:
-        raise ValueError(f"{what}: {len(places)} lists of outputs for {size} ranks; give one for each rank")
-    for rank, own in enumerate(places):
+    if len(outputs) != size:
+        raise ValueError(f"{what}: {len(outputs)} lists of outputs for {size} ranks; give one for each rank")
+    for rank, own in enumerate(outputs):
         if len(own) != len(inputs):
             raise ValueError(
                 f"{what}: {len(own)} outputs for rank {rank} and {len(inputs)} inputs; give one output for each input"
             )
         for target, input in zip(own, inputs, strict=True):
-            require_places([target], input.dtype, what)
+            require_outputs([target], input.dtype, what)
 
 
 def _gather_one(ring: Ring, input: Tensor, targets: list[Tensor], what: str, *, alike: bool) -> Call:
@@ -90,8 +91,8 @@ def _described(tensors: Sequence[Tensor]) -> str:
     return ", ".join(f"{str(tensor.dtype).removeprefix('torch.')}[{tensor.numel()}]" for tensor in tensors)
 
 
-def _spread(rows: Sequence[Tensor], places: Sequence[Sequence[Tensor]], rank: int) -> None:
-    for source, (row, own) in enumerate(zip(rows, places, strict=True)):
+def _spread(rows: Sequence[Tensor], outputs: Sequence[Sequence[Tensor]], rank: int) -> None:
+    for source, (row, own) in enumerate(zip(rows, outputs, strict=True)):
         if not torch.equal(row[:_DIGEST_BYTES], _digest(own)):
             raise MessageMismatch(
                 tag=0,
@@ -101,10 +102,10 @@ def _spread(rows: Sequence[Tensor], places: Sequence[Sequence[Tensor]], rank: in
                 expected=_described(own),
                 rank=rank,
             )
-    for row, own in zip(rows, places, strict=True):
+    for row, own in zip(rows, outputs, strict=True):
         lengths = [tensor.numel() * tensor.element_size() for tensor in own]
         for target, part in zip(own, row[_DIGEST_BYTES:].split(lengths), strict=True):
-            write(target, part.clone().view(target.dtype))  # a copy begins where every dtype may begin
+            write(target, part.clone().view(target.dtype))  # a copy is aligned for every dtype
 
 
 # -- reducing
@@ -113,22 +114,22 @@ def _spread(rows: Sequence[Tensor], places: Sequence[Sequence[Tensor]], rank: in
 def reduce_scatter(
     ring: Ring, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], op: Any, what: str
 ) -> Call:
-    """`outputs[i]` is replaced by the sum, or whatever `op` is, over all ranks of their `inputs[i][this rank]`."""
+    """`outputs[i]` becomes the reduction by `op`, over all ranks, of their `inputs[i][this rank]`."""
     if len(outputs) != len(inputs) or not outputs:
         raise ValueError(f"{what}: {len(outputs)} outputs for {len(inputs)} inputs; give one output for each input")
     for output, parts in zip(outputs, inputs, strict=True):
         require_one_each(parts, ring.size, what)
-        require_places([output], parts[ring.rank].dtype, what)
+        require_outputs([output], parts[ring.rank].dtype, what)
         if output.numel() != parts[ring.rank].numel():
             raise ValueError(
                 f"{what}: the part of rank {ring.rank} has {parts[ring.rank].numel()} elements, and its output "
                 f"{output.numel()}; make them equal"
             )
-    word = operation_on([part for parts in inputs for part in parts], op)
-    copies = [[as_numbers(part, word).clone() for part in parts] for parts in inputs]
+    op_name = operation_on([part for parts in inputs for part in parts], op)
+    copies = [[as_numbers(part, op_name).clone() for part in parts] for parts in inputs]
 
     def keep_own(_: object) -> None:
         for output, parts in zip(outputs, copies, strict=True):
-            write(as_numbers(output, word), parts[ring.rank])
+            write(as_numbers(output, op_name), parts[ring.rank])
 
-    return followed_by(ring.allreduce([part for parts in copies for part in parts], word), keep_own)
+    return followed_by(ring.allreduce([part for parts in copies for part in parts], op_name), keep_own)

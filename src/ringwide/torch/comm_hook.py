@@ -1,4 +1,6 @@
-"""DDP's gradients over a ring of their own, with its codecs and error feedback, whatever backend the group has.
+"""Communication hook for DDP: averages gradients over a ring of its own, whatever backend the group has.
+
+The ring's codecs and error feedback apply:
 
 state = ringwide.torch.RingState(ringwide.RingConfig(codec="int8", allow_lossy=True, error_feedback=True))
 model.register_comm_hook(state, ringwide.torch.allreduce_hook)
@@ -19,10 +21,10 @@ from ringwide.torch.work import RingWork
 
 
 class Layouts:
-    """Which parameters lie in a bucket, and in which order: what a codec still owes belongs to those.
+    """Numbers for bucket layouts: which parameters a bucket holds, in which order. Error feedback is kept per layout.
 
-    DDP's own number does not tell: after its first step it puts other parameters into the buckets, or the same ones in
-    another order, and several models may have one state. All ranks see the same layouts in the same order.
+    DDP's own bucket index will not do: after its first step DDP rearranges the buckets, and several models may share
+    one state. All ranks see the same layouts in the same order.
     """
 
     def __init__(self) -> None:
@@ -30,23 +32,23 @@ class Layouts:
         self._count = 0
 
     def number_of(self, parameters: Sequence[torch.Tensor]) -> int:
-        """The same for the same parameters; a number that nobody has had for new ones."""
+        """Number of this layout: the same for the same parameters, a new one for new parameters."""
         key = tuple(map(id, parameters))
         number, alive = self._known.get(key, (-1, []))
-        if number < 0 or any(parameter() is None for parameter in alive):  # others may get the id of one that is gone
+        if number < 0 or any(parameter() is None for parameter in alive):  # a new tensor may reuse the id of a dead one
             number, self._count = self._count, self._count + 1
             self._known[key] = number, [ref(parameter) for parameter in parameters]
         return number
 
 
 class RingState:
-    """The ring of a hook, formed by the ranks of a group. Every rank of the group makes one."""
+    """Ring of a hook, formed by the ranks of a group. Every rank of the group creates one."""
 
     def __init__(self, config: RingConfig | None = None, group: dist.ProcessGroup | None = None) -> None:
-        """`group`: whose ranks take part, by default all. `config`: by default that of the environment."""
+        """`group`: its ranks form the ring, by default all. `config`: by default that of the environment."""
         group = group or dist.group.WORLD
         if group is None:
-            raise RuntimeError("RingState needs a group to meet in: call torch.distributed.init_process_group before")
+            raise RuntimeError("RingState needs a process group: call torch.distributed.init_process_group before")
         store = PrefixStore("hook", group.get_group_store())
         self._group = form(store, rank=group.rank(), size=group.size(), config=config, timeout=dist.default_pg_timeout)
         self._layouts = Layouts()
@@ -57,7 +59,7 @@ class RingState:
 
     @property
     def error(self) -> BaseException | None:
-        """What the last bucket that failed was raised with."""
+        """Error of the last bucket that failed."""
         return self._group.error
 
     def average(self, bucket: GradBucket) -> RingWork:
@@ -65,7 +67,7 @@ class RingState:
         return self._group.average(bucket.buffer(), lambda: f"bucket {self._layouts.number_of(parameters)}")
 
     def close(self) -> None:
-        """Leave the ring. At the end of the program it is left anyway."""
+        """Leave the ring. This also happens at exit."""
         self._group.shutdown()
 
     def __enter__(self) -> "RingState":
@@ -78,7 +80,7 @@ class RingState:
 
 
 def allreduce_hook(state: RingState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Averages a bucket over the ranks of the state's ring. DDP reads the annotations, and wants no strings there."""
+    """Average a bucket over the ranks of the state's ring. DDP reads the annotations, which must not be strings."""
     work = state.average(bucket)
     return work.get_future().then(_only_tensor)
 

@@ -1,6 +1,6 @@
-"""Tensors of every dtype that torch has, as tensors of a dtype that the ring carries: views of the same memory.
+"""Views of torch tensors of any dtype as tensors of a dtype that the ring carries, on the same memory.
 
-Detached ones: autograd may turn a tensor into one that requires a gradient when its operation is already under way.
+The views are detached: autograd may make a tensor require a gradient while its operation is under way.
 """
 
 from collections.abc import Sequence
@@ -25,35 +25,35 @@ _CARRIED = frozenset(getattr(torch, name) for name in DTYPES)
 _INTEGERS = frozenset(getattr(torch, name) for name in INTEGERS)
 _BITS_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _OF_BOOLS = {"sum": "max"}
-"""True and True is true: as numbers they would be two."""
+"""The sum of booleans is their or: True + True is True, while the sum of their bytes would be 2."""
 
 
 def operation_of(op: ReduceOp | ReduceOp.RedOpType, dtype: torch.dtype) -> str:
-    """The ring's word for it."""
+    """Name of the operation in the ring."""
     kind = getattr(op, "op", op)
     if kind not in _OPERATIONS:
         raise NotImplementedError(
             f"the backend ringwide does not support {kind}; it knows {', '.join(str(known) for known in _OPERATIONS)}"
         )
-    word = _OPERATIONS[kind]
-    if word == "mean" and dtype in _INTEGERS:
-        return "quotient"  # as NCCL does it; Lightning averages how many samples a batch had
-    return _OF_BOOLS.get(word, word) if dtype is torch.bool else word
+    op_name = _OPERATIONS[kind]
+    if op_name == "mean" and dtype in _INTEGERS:
+        return "quotient"  # as NCCL does; Lightning averages batch sizes
+    return _OF_BOOLS.get(op_name, op_name) if dtype is torch.bool else op_name
 
 
 def operation_on(tensors: Sequence[torch.Tensor], op: ReduceOp | ReduceOp.RedOpType) -> str:
-    """The ring's one word for all of them: a sum of truths is not what a sum of numbers is."""
-    words = {operation_of(op, tensor.dtype): tensor.dtype for tensor in tensors}
-    if len(words) > 1:
-        dtypes = " and ".join(map(str, words.values()))
+    """Name of the operation in the ring, one for all tensors: a sum of booleans differs from one of numbers."""
+    names = {operation_of(op, tensor.dtype): tensor.dtype for tensor in tensors}
+    if len(names) > 1:
+        dtypes = " and ".join(map(str, names.values()))
         raise TypeError(
-            f"the backend ringwide cannot reduce {dtypes} together by {getattr(op, 'op', op)}; reduce them apart"
+            f"the backend ringwide cannot reduce {dtypes} together by {getattr(op, 'op', op)}; reduce them separately"
         )
-    return next(iter(words), "sum")
+    return next(iter(names), "sum")
 
 
 def as_numbers(tensor: torch.Tensor, op: str) -> torch.Tensor:
-    """For a sum, a minimum and so on: the numbers must mean the same."""
+    """View for a reduction, in which the numbers keep their meaning."""
     tensor = tensor.detach()
     if tensor.dtype in _CARRIED:
         return tensor
@@ -65,7 +65,7 @@ def as_numbers(tensor: torch.Tensor, op: str) -> torch.Tensor:
 
 
 def as_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """For everything that is only moved."""
+    """View for an operation that only moves data."""
     tensor = tensor.detach()
     if tensor.dtype in _CARRIED:
         return tensor
@@ -74,22 +74,22 @@ def as_bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(_BITS_OF_BYTES[tensor.element_size()])
 
 
-def require_places(targets: Sequence[torch.Tensor], dtype: torch.dtype, what: str) -> None:
-    """Whatever would fail while the results are written must fail before: then none of them has changed."""
+def require_outputs(targets: Sequence[torch.Tensor], dtype: torch.dtype, what: str) -> None:
+    """Check the outputs before anything is written: an operation that fails must leave all of them unchanged."""
     for index, target in enumerate(targets):
         if target.dtype is not dtype:
             raise TypeError(
-                f"{what}: output {index} is of {target.dtype}, and what comes is of {dtype}; make them equal"
+                f"{what}: output {index} is of {target.dtype}, but the result is of {dtype}; make them equal"
             )
         leaf_of(as_bits(target), f"output {index}").require_writable(f"output {index}")
 
 
 def write(target: torch.Tensor, numbers: torch.Tensor) -> None:
-    """Into a tensor of the caller's, on the loop's thread, where neither its inference mode nor its no_grad holds."""
+    """Write into the caller's tensor on the loop's thread, where its inference mode and no_grad do not hold."""
     with torch.inference_mode(target.is_inference()), torch.no_grad():
         target.copy_(numbers.view(target.shape))
 
 
 def alike(tensors: Sequence[torch.Tensor]) -> bool:
-    """Have all the same number of elements?"""
+    """Whether all have the same number of elements."""
     return len({tensor.numel() for tensor in tensors}) <= 1

@@ -1,4 +1,4 @@
-"""From what torch.distributed knows of a group (its store, rank, size, time-out) to a ring that has formed."""
+"""Creation of a process group: forms a ring from the store, rank, size and timeout that torch.distributed gives."""
 
 import os
 import threading
@@ -17,15 +17,15 @@ from ringwide.torch.process_group import RingProcessGroup
 
 
 def create(options: Any, config: object) -> RingProcessGroup:
-    """What `init_process_group` and `new_group` call; `config` is their `pg_options`."""
+    """Entry point for `init_process_group` and `new_group`; `config` is their `pg_options`."""
     return form(options.store, rank=options.group_rank, size=options.group_size, config=config, timeout=options.timeout)
 
 
 def form(
     store: Store, *, rank: int, size: int, config: object = None, timeout: timedelta | None = None
 ) -> RingProcessGroup:
-    """Meet the other ranks by the store, which all of them have, and form a ring with them."""
-    ours = _part_for_one_ring(store, rank)  # before anything can fail: it is a turn all the same
+    """Find the other ranks through the store they share, and form a ring with them."""
+    ours = _substore(store, rank)  # before anything can fail: a failed attempt counts too
     settings = _settings(config, timeout)
     found = find_peers(
         ours,
@@ -36,27 +36,27 @@ def form(
         towards=_host_of(store),
         timeout_seconds=settings.start_timeout_seconds,
     )
-    behind = background()
+    background_loop = background()
     membership = join(rank=rank, peers=found.peers, config=settings, listener=found.listener)
-    ring = behind.enter(membership)
+    ring = background_loop.enter(membership)
     ring.made_for(threading.current_thread())
-    return RingProcessGroup(ring, membership, store, behind)
+    return RingProcessGroup(ring, membership, store, background_loop)
 
 
-def _part_for_one_ring(store: Store, rank: int) -> Store:
-    """A group that was destroyed and is made again has the same store, which still knows where the first one listened.
+def _substore(store: Store, rank: int) -> Store:
+    """Part of the store for one ring: a group that is destroyed and made again has the same store, with old addresses.
 
-    Each rank counts its turns in the store itself, so one that was started anew meets the others all the same.
+    Each rank counts its attempts in the store itself, so a restarted rank agrees with the others.
     """
     turn = store.add(f"ringwide/turns of rank {rank}", 1)
     return PrefixStore(f"ringwide/turn {turn}", store)
 
 
 def _settings(config: object, timeout: timedelta | None) -> RingConfig:
-    """Those of `pg_options`, else of the environment.
+    """Settings from `pg_options`, else from the environment.
 
-    The time-out of torch is the deadline, also the half hour that it has by itself: in scripts for other backends ranks
-    wait for one that evaluates. Only a deadline that our settings name is worth more than that half hour.
+    The timeout of torch is the deadline of collectives, even its default of half an hour: in scripts for other backends
+    ranks wait for one that evaluates. Only a deadline named in our settings overrides that default.
     """
     if config is None:
         config = from_environment(os.environ)
@@ -70,7 +70,7 @@ def _settings(config: object, timeout: timedelta | None) -> RingConfig:
 
 
 def _host_of(store: Store) -> str | None:
-    """Where the store lives, if it lives on one machine: from there the other ranks can be reached as well."""
+    """Host of the store, if it has one: the route to it is also a route to the other ranks."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return getattr(store, "host", None)

@@ -1,8 +1,8 @@
-"""A group of torch.distributed whose members form a ring.
+"""Process group of torch.distributed whose ranks form a ring.
 
 torch calls these methods, some by an old and some by a new name. Each hands a function to the background loop, which
-makes there the one call of the ring that the operation is, and returns at once with a `RingWork`; only an operation
-that torch will wait for anyway (`async_op=False`) is waited for here. Nothing raises here but an interrupt: `work.py`.
+makes the operation's one call of the ring there, and returns a `RingWork` at once. Only an operation that torch will
+wait for anyway (`async_op=False`) is waited for here. Nothing but an interrupt is raised here: see `work.py`.
 """
 
 import sys
@@ -20,7 +20,7 @@ from ringwide.ring import Ring
 from ringwide.runtime.background_loop import BackgroundLoop
 from ringwide.runtime.loop_call import LoopCall
 from ringwide.torch import coalesced
-from ringwide.torch.callback_threads import follows
+from ringwide.torch.callback_threads import in_callback_thread
 from ringwide.torch.coalesced import Call
 from ringwide.torch.dtype_views import alike, as_bits, as_numbers, operation_of, operation_on
 from ringwide.torch.work import RingWork, end_calls_at_interrupts
@@ -30,25 +30,25 @@ Begin = Callable[[], Call]
 
 
 class RingProcessGroup(dist.ProcessGroup):
-    """One rank's side of a group. `ring` is its ring; `error` what the last operation that failed was raised with."""
+    """Process group on a `ring`. `error` is that of the last operation that failed."""
 
     def __init__(
-        self, ring: Ring, membership: AbstractAsyncContextManager[Ring], store: Store, behind: BackgroundLoop
+        self, ring: Ring, membership: AbstractAsyncContextManager[Ring], store: Store, background_loop: BackgroundLoop
     ) -> None:
         super().__init__(ring.rank, ring.size)  # type: ignore[call-arg]
         self.ring, self.error = ring, None
-        self._membership, self._store, self._behind = membership, store, behind
+        self._membership, self._store, self._background = membership, store, background_loop
         self._name = self._description = ""
-        self._together: list[LoopCall[Any]] | None = None  # operations that were asked for as one
+        self._coalesced: list[LoopCall[Any]] | None = None  # operations since `_start_coalescing`
         self._joined = threading.current_thread()
-        end_calls_at_interrupts(behind)
+        end_calls_at_interrupts(background_loop)
 
     error: BaseException | None
 
     def __repr__(self) -> str:
         return f"<RingProcessGroup {self._name!r}: {self.ring!r}>"
 
-    # -- sums
+    # -- reductions
 
     def allreduce(self, tensors: Any, opts: Any = None) -> RingWork:
         return self._work(lambda: self._allreduce(_as_list(tensors), _op_of(opts)), tensors, opts)
@@ -57,20 +57,20 @@ class RingProcessGroup(dist.ProcessGroup):
         return self.allreduce(tensors, opts)
 
     def _allreduce(self, tensors: list[Tensor], op: Any) -> Call:
-        word = operation_on(tensors, op)
-        numbers = [as_numbers(tensor, word) for tensor in tensors]
-        return self.ring.allreduce(numbers[0] if len(numbers) == 1 else numbers, word)
+        op_name = operation_on(tensors, op)
+        numbers = [as_numbers(tensor, op_name) for tensor in tensors]
+        return self.ring.allreduce(numbers[0] if len(numbers) == 1 else numbers, op_name)
 
     def average(self, tensor: Tensor, bucket: Callable[[], str]) -> RingWork:
-        """For the hook: the bucket's name is that of its error feedback."""
+        """Mean of a bucket of the DDP hook. Error feedback is kept under the bucket's name."""
         return self._work(lambda: self.ring.allreduce(tensor, "mean", bucket=bucket()), tensor)
 
     def reduce(self, tensors: Any, opts: Any) -> RingWork:
         return self._work(lambda: self._reduce(_as_list(tensors), opts.reduceOp, opts.rootRank), tensors, opts)
 
     def _reduce(self, tensors: list[Tensor], op: Any, root: int) -> Call:
-        word = operation_on(tensors, op)
-        return self.ring.reduce([as_numbers(tensor, word) for tensor in tensors], root, word)
+        op_name = operation_on(tensors, op)
+        return self.ring.reduce([as_numbers(tensor, op_name) for tensor in tensors], root, op_name)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> RingWork:
         return self._work(lambda: self._reduce_scatter(output, input, _op_of(opts)), output, opts)
@@ -78,9 +78,9 @@ class RingProcessGroup(dist.ProcessGroup):
     _reduce_scatter_base = reduce_scatter_tensor = reduce_scatter_single
 
     def _reduce_scatter(self, output: Tensor, input: Tensor, op: Any) -> Call:
-        word = operation_of(op, input.dtype)
+        op_name = operation_of(op, input.dtype)
         self._require_shares(output, input)
-        return self.ring.reduce_scatter(as_numbers(input, word), word, into=as_numbers(output, word))
+        return self.ring.reduce_scatter(as_numbers(input, op_name), op_name, into=as_numbers(output, op_name))
 
     def _require_shares(self, output: Tensor, input: Tensor) -> None:
         if output.numel() * self.ring.size != input.numel():
@@ -146,26 +146,26 @@ class RingProcessGroup(dist.ProcessGroup):
             return self._all_gather(outputs[0], inputs[0])
         for output, input in zip(outputs, inputs, strict=False):
             self._require_room(output, input)
-        places = [output.view(self.ring.size, -1) for output in outputs]
+        rows = [output.view(self.ring.size, -1) for output in outputs]
         return coalesced.gather(
-            self.ring, inputs, [[place[rank] for place in places] for rank in range(self.ring.size)], "all_gather"
+            self.ring, inputs, [[each[rank] for each in rows] for rank in range(self.ring.size)], "all_gather"
         )
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
-        """`outputs[i]` has a place for each rank's input i."""
+        """`outputs[i]` has one tensor for each rank's input i."""
         return self._work(lambda: self._all_gather_lists(outputs, inputs), outputs, opts, by_hand=False)
 
     def _all_gather_lists(self, outputs: Any, inputs: Any) -> Call:
         given, lists = _as_list(inputs), outputs if _is_nested(outputs) else [outputs]
         if len(lists) != len(given):
             raise ValueError(f"all_gather: {len(lists)} lists of outputs for {len(given)} inputs; give one for each")
-        for places in lists:
-            coalesced.require_one_each(places, self.ring.size, "all_gather")
-        by_rank = [[places[rank] for places in lists] for rank in range(self.ring.size)]
+        for targets in lists:
+            coalesced.require_one_each(targets, self.ring.size, "all_gather")
+        by_rank = [[targets[rank] for targets in lists] for rank in range(self.ring.size)]
         return coalesced.gather(self.ring, given, by_rank, "all_gather")
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
-        """`outputs[rank]` has a place for each of that rank's inputs."""
+        """`outputs[rank]` has one tensor for each of that rank's inputs."""
         return self._work(
             lambda: coalesced.gather(self.ring, _as_list(inputs), outputs, "all_gather_coalesced"),
             *(outputs, opts),
@@ -228,7 +228,7 @@ class RingProcessGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> RingWork:
         return self._work(lambda: self.ring.barrier(), [], opts)
 
-    # -- messages: they have no number, so one that cannot begin concerns nobody else
+    # -- messages: they have no number, so one that cannot begin affects no other rank
 
     def send(self, tensors: list[Tensor], to: int, tag: int) -> RingWork:
         return self._message(lambda: self.ring.send(as_bits(_only(tensors, "send")), to, tag), tensors)
@@ -242,32 +242,32 @@ class RingProcessGroup(dist.ProcessGroup):
     def _message(self, begin: Begin, tensors: Any) -> RingWork:
         return self._started(begin, tensors, None, by_hand=False)
 
-    # -- how all of them begin
+    # -- start of every operation
 
     def _work(self, begin: Begin, tensors: Any, opts: Any = None, *, by_hand: bool = True) -> RingWork:
-        """A numbered operation. `begin` makes the one call of the ring that it is; if it cannot, it is refused."""
+        """Start a numbered operation. `begin` makes its one call of the ring; if that raises, the number is used up."""
         return self._started(lambda: self._begun(begin), tensors, opts, by_hand=by_hand)
 
     def _long_work(self, begin: Begin, tensors: Any, opts: Any) -> RingWork:
-        """One of several parts, with deadlines of its own."""
+        """Start an operation that consists of several messages, with deadlines of its own."""
         return self._work(begin, tensors, opts, by_hand=False)
 
     def _begun(self, begin: Begin) -> Call:
-        """On the loop's thread. Whatever fails here uses up the number, so that the next operation meets its own."""
+        """Runs on the loop's thread. A failure still uses up the number, so that later ones match between ranks."""
         try:
             return begin()
         except Exception as error:
             return self.ring.refused(fresh(error))
 
     def _started(self, begin: Begin, tensors: Any, opts: Any, *, by_hand: bool) -> RingWork:
-        pending = self._behind.pending(begin, by_hand=by_hand, on_error=self._note)
-        if follows():
+        pending = self._background.pending(begin, by_hand=by_hand, on_error=self._note)
+        if in_callback_thread():
             pending.caller = self._joined
         try:
-            if self._together is not None:
-                self._together.append(pending)
+            if self._coalesced is not None:
+                self._coalesced.append(pending)
             elif not getattr(opts, "asyncOp", True):
-                pending.settle()  # torch waits next; if it were interrupted before that, nobody would
+                pending.settle()  # torch waits next, but an interrupt could prevent that
             pending.hand_over()
             return RingWork([pending], _tensors_in(tensors))
         except BaseException:  # an interrupt, and nobody will ever wait for this
@@ -275,16 +275,16 @@ class RingProcessGroup(dist.ProcessGroup):
             raise
 
     def _start_coalescing(self, device: torch.device) -> None:
-        self._together = []
+        self._coalesced = []
 
     def _end_coalescing(self, device: torch.device) -> RingWork:
-        together, self._together = self._together or [], None
+        together, self._coalesced = self._coalesced or [], None
         return RingWork(together, [])
 
     def _note(self, error: BaseException) -> None:
         self.error = error
 
-    # -- what torch asks of every group
+    # -- what torch requires of every group
 
     def rank(self) -> int:
         return self.ring.rank
@@ -292,7 +292,7 @@ class RingProcessGroup(dist.ProcessGroup):
     def size(self) -> int:
         return self.ring.size
 
-    getRank, getSize = rank, size  # the names by which C++ asks
+    getRank, getSize = rank, size  # names called from C++
 
     def name(self) -> str:
         return "ringwide"
@@ -326,8 +326,8 @@ class RingProcessGroup(dist.ProcessGroup):
     # -- the end
 
     def shutdown(self) -> None:
-        """Leave the ring: the others hear a goodbye, and from a `finally` because of what."""
-        self._behind.close_now(self._membership, sys.exc_info()[1])
+        """Leave the ring with a goodbye, which in a `finally` names the exception."""
+        self._background.close_now(self._membership, sys.exc_info()[1])
 
     def abort(self) -> None:
         self.shutdown()
@@ -353,7 +353,7 @@ def _only(tensors: Any, what: str) -> Tensor:
 
 
 def _tensors_in(value: Any) -> list[Tensor]:
-    """All of them, whatever lists they are in: what a work's result is."""
+    """Flat list of the tensors in nested lists: the result of a work."""
     if isinstance(value, list | tuple):
         return [tensor for part in value for tensor in _tensors_in(part)]
     return [value] if isinstance(value, Tensor) else []

@@ -1,12 +1,12 @@
-"""What torch.distributed gives for an operation under way.
+"""Work of torch.distributed: handle of an operation under way.
 
 Rules, each learnt from a crash:
-- An operation that fails never raises where it is called: inside a backward pass that would ruin the DDP object for
-  good. Its work fails instead, when somebody waits for it.
-- DDP waits for the work's future, not for the work, and a future that was given an exception ends the process. So ours
-  succeeds with nothing, and the one we hand out follows it (`then`) and raises there.
-- What follows a future is done by whoever makes it succeed, and may wait for another operation: so never by the loop's
-  thread.
+- An operation that fails never raises where it is called: inside a backward pass that would break the DDP object for
+  good. Its work raises instead, when somebody waits for it.
+- DDP waits for the work's future, not for the work, and a future that is given an exception ends the process. So ours
+  succeeds without a value, and the future we hand out is chained to it (`then`) and raises there.
+- The callbacks of a future run on the thread that completes it, and may wait for another operation. So that thread is
+  never the loop's.
 """
 
 import os
@@ -24,80 +24,25 @@ from torch._C._distributed_c10d import Work
 
 from ringwide.runtime.background_loop import BackgroundLoop
 from ringwide.runtime.loop_call import LoopCall
-from ringwide.torch.callback_threads import follow
-
-
-class _Doorbell:
-    """The wake-up descriptor of this process."""
-
-    def __init__(self, behind: BackgroundLoop) -> None:
-        self._here, self._there = socket.socketpair()
-        for end in (self._here, self._there):
-            end.setblocking(False)
-        self._behind = behind
-        behind.loop.call_soon_threadsafe(behind.loop.add_reader, self._here.fileno(), self._hear)
-        before = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
-        self._rings = before == -1
-        if not self._rings:
-            signal.set_wakeup_fd(before)
-
-    def _hear(self) -> None:
-        numbers = self._here.recv(4096)
-        if signal.SIGINT in numbers and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._behind.cancel_calls()
-
-    def no_longer_rings(self) -> None:
-        """When its loop has ended. Not in a forked child: what polls there is its parent's as well."""
-        self._behind.loop.remove_reader(self._here.fileno())
-        self.take_away()
-
-    def take_away(self) -> None:
-        """Its loop has ended, or this is a forked child: a Ctrl-C there would end calls of its parent."""
-        if self._rings:
-            before = signal.set_wakeup_fd(-1)
-            if before != self._there.fileno():  # the program has set another one meanwhile
-                signal.set_wakeup_fd(before)
-        for end in (self._here, self._there):
-            end.close()
-
-
-_doorbells: dict[BackgroundLoop, _Doorbell] = {}
-
-
-def end_calls_at_interrupts(behind: BackgroundLoop) -> None:
-    """Outside the main thread nobody can listen for signals."""
-    if threading.current_thread() is threading.main_thread() and behind not in _doorbells:
-        for ended in [loop for loop in _doorbells if loop.over]:
-            _doorbells.pop(ended).no_longer_rings()
-        _doorbells[behind] = _Doorbell(behind)
-
-
-def _forget_in_child() -> None:
-    for doorbell in _doorbells.values():
-        doorbell.take_away()
-    _doorbells.clear()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
-
+from ringwide.torch.callback_threads import run_in_thread
 
 _NO_TIMEOUT = timedelta(0)
-_GIVEN_UP = "this rank has given it up"  # Ctrl-C, and it has no words
+_GIVEN_UP = "this rank has given it up"  # Ctrl-C has no text of its own
 
 
 class WaitTimeout(RuntimeError, TimeoutError):
-    """`work.wait(timeout)` was over before the work. A RuntimeError, as with other backends."""
+    """wait() timed out; the operation continues. A RuntimeError, as with other backends."""
 
 
 class RingWork(Work):
-    """One operation of a group, or several that were asked for together."""
+    """Handle of one operation of a group, or of several that were coalesced."""
 
     def __init__(self, pendings: Sequence[LoopCall[Any]], tensors: list[torch.Tensor]) -> None:
         super().__init__()
         self._pendings, self._tensors = pendings, tensors
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """An interrupt gives up what has not ended, and is raised when that is over."""
+        """Wait for the end. An interrupt gives up unfinished operations, and is raised once they have ended."""
         try:
             seconds = timeout.total_seconds() if timeout > _NO_TIMEOUT else None
             ended = self._settle(seconds)
@@ -106,7 +51,7 @@ class RingWork(Work):
                 pending.give_up()
             raise
         if not ended:
-            raise WaitTimeout(f"the operation has not ended within {seconds:g} s, and goes on")
+            raise WaitTimeout(f"the operation has not ended within {seconds:g} s; it continues")
         for pending in self._pendings:
             pending.result()
         return True
@@ -131,22 +76,22 @@ class RingWork(Work):
         return self._tensors
 
     def source_rank(self) -> int:
-        """Of a message from anybody: whose it was."""
+        """Sender of a message received from any source."""
         return int(self._pendings[0].wait())
 
     _source_rank = source_rank
 
     def get_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
-        """One, whoever asks. Without a lock: a finalizer may ask in the middle of this."""
+        """Future of this work, always the same one. There is no lock: a finalizer may call this at any point."""
         mine = vars(self)
         future: torch.futures.Future[list[torch.Tensor]] = mine.get("future") or mine.setdefault(
-            "future", self._follow()
+            "future", self._make_future()
         )
         return future
 
-    def _follow(self) -> "torch.futures.Future[list[torch.Tensor]]":
+    def _make_future(self) -> "torch.futures.Future[list[torch.Tensor]]":
         ended: torch.futures.Future[None] = torch.futures.Future()
-        when_all_done(self._pendings, lambda: follow(lambda: ended.set_result(None)))
+        when_all_done(self._pendings, lambda: run_in_thread(lambda: ended.set_result(None)))
         return ended.then(self._outcome)
 
     def _outcome(self, _: object) -> list[torch.Tensor]:
@@ -157,8 +102,8 @@ class RingWork(Work):
 
 
 def when_all_done(pendings: Sequence[LoopCall[Any]], callback: Callable[[], object]) -> None:
-    """Call back once, on whatever thread brings the end."""
-    ended = count(1)  # counts in one step, without a lock
+    """Call `callback` once, on the thread that completes the last one."""
+    ended = count(1)  # atomic without a lock
 
     def one_done() -> None:
         if next(ended) == len(pendings):
@@ -168,3 +113,63 @@ def when_all_done(pendings: Sequence[LoopCall[Any]], callback: Callable[[], obje
         pending.when_done(one_done)
     if not pendings:
         callback()
+
+
+# -- Ctrl-C
+
+
+class _InterruptWatch:
+    """Cancels the calls of a loop on Ctrl-C, through the wake-up descriptor of this process.
+
+    A main thread that waits in C++ runs no Python signal handler until the wait is over.
+    """
+
+    def __init__(self, background_loop: BackgroundLoop) -> None:
+        self._here, self._there = socket.socketpair()
+        for end in (self._here, self._there):
+            end.setblocking(False)
+        self._background = background_loop
+        background_loop.loop.call_soon_threadsafe(background_loop.loop.add_reader, self._here.fileno(), self._on_signal)
+        before = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
+        self._installed = before == -1
+        if not self._installed:
+            signal.set_wakeup_fd(before)
+
+    def _on_signal(self) -> None:
+        numbers = self._here.recv(4096)
+        if signal.SIGINT in numbers and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._background.cancel_calls()
+
+    def stop(self) -> None:
+        """Remove the watch after its loop has ended. Not in a forked child, which shares its parent's poll object."""
+        self._background.loop.remove_reader(self._here.fileno())
+        self.remove()
+
+    def remove(self) -> None:
+        """Restore the wake-up descriptor; in a forked child too, whose Ctrl-C must not cancel its parent's calls."""
+        if self._installed:
+            before = signal.set_wakeup_fd(-1)
+            if before != self._there.fileno():  # the program has set its own meanwhile
+                signal.set_wakeup_fd(before)
+        for end in (self._here, self._there):
+            end.close()
+
+
+_watches: dict[BackgroundLoop, _InterruptWatch] = {}
+
+
+def end_calls_at_interrupts(background_loop: BackgroundLoop) -> None:
+    """Install the watch for this loop, from the main thread only: no other thread may set the wake-up descriptor."""
+    if threading.current_thread() is threading.main_thread() and background_loop not in _watches:
+        for ended in [loop for loop in _watches if loop.over]:
+            _watches.pop(ended).stop()
+        _watches[background_loop] = _InterruptWatch(background_loop)
+
+
+def _forget_in_child() -> None:
+    for watch in _watches.values():
+        watch.remove()
+    _watches.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

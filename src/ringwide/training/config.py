@@ -1,7 +1,7 @@
-"""What is trained, on what, and how.
+"""Configuration of a training run: model, data, optimizer, limits.
 
-One flat block. Keys that belong to one model or one kind of data say so, and are refused beside another: a setting that
-does nothing is a mistake.
+It is one flat block. Keys of one model or one kind of data are refused with another: a setting without effect is a
+mistake.
 """
 
 import re
@@ -43,7 +43,7 @@ Options = dict[str, Any]
 
 
 class TrainingConfig(BaseModel):
-    """One training run. The same on every rank: what differs between ranks is only the share of the data."""
+    """Training run. It is the same on every rank; only the share of the data differs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -64,7 +64,7 @@ class TrainingConfig(BaseModel):
     layers: int = Field(default=2, ge=1, le=100, description="transformer: how many blocks.")
     heads: int = Field(default=4, ge=1, le=128, description="transformer: attention heads of each block.")
     width: int = Field(default=128, ge=1, le=16_384, description="transformer: numbers for each character.")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="transformer: the part that is dropped in training.")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="transformer: the share dropped in training.")
     model_options: Options = Field(default={}, description="Your own model: keyword arguments of its function.")
 
     data: _one_of(DATA) = Field(  # type: ignore[valid-type]
@@ -85,14 +85,14 @@ class TrainingConfig(BaseModel):
 
     batch_size: int = Field(default=16, ge=1, le=1_000_000, description="Samples for each node in each batch.")
     accumulate_batches: int = Field(
-        default=1, ge=1, le=10_000, description="Batches whose gradients a node adds up before they travel: one step."
+        default=1, ge=1, le=10_000, description="Batches whose gradients a node adds up before the exchange: one step."
     )
     drop_last: bool = Field(
         default=False,
         description="Leave out the last, smaller step of an epoch, in which a node may have one sample or none: for"
         " models with batch normalisation.",
     )
-    optimizer: Literal["sgd", "adam", "adamw"] = Field(default="sgd", description="How gradients become steps.")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(default="sgd", description="Update rule.")
     learning_rate: float = Field(default=0.1, gt=0, le=100, allow_inf_nan=False, description="The size of a step.")
     momentum: float = Field(default=0.9, ge=0, lt=1, description="sgd: how much of the last step is kept.")
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
@@ -100,11 +100,12 @@ class TrainingConfig(BaseModel):
     )
     weight_decay: Rate = Field(default=0.0, description="How strongly parameters are pulled to zero.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="How the learning rate falls, after the warm-up, to `final_learning_rate`."
+        default="constant", description="How the learning rate decays, after the warm-up, to `final_learning_rate`."
     )
     warmup_steps: int = Field(default=0, ge=0, le=1_000_000_000, description="Steps in which the learning rate rises.")
     decay_steps: Count | None = Field(
-        default=None, description="The step at which the learning rate has fallen; the last one, if that is known."
+        default=None,
+        description="Step at which the learning rate has decayed; by default the last one, if that is known.",
     )
     final_learning_rate: Rate = Field(default=0.0, description="linear, cosine: where the learning rate ends.")
 
@@ -117,24 +118,24 @@ class TrainingConfig(BaseModel):
         default=None, description="Stop after so many seconds of training."
     )
     evaluate_every_steps: Count | None = Field(
-        default=None, description="Also look at the held-out samples every so many steps, not only at the end."
+        default=None, description="Also evaluate on the held-out samples every so many steps, not only at the end."
     )
     seed: int = Field(
-        default=0, ge=0, le=2**31 - 1, description="Decides the first parameters and the order of the samples."
+        default=0, ge=0, le=2**31 - 1, description="Determines the initial parameters and the order of the samples."
     )
 
     overlap: Literal["auto"] | bool = Field(
         default="auto",
-        description="Let gradients travel while the backward pass still computes others; auto: if they fill more than"
+        description="Exchange gradients while the backward pass still computes others; auto: if they fill more than"
         " one bucket.",
     )
     bucket_bytes: ByteSize = Field(
-        default=ByteSize(4 * 1024**2), ge=1024, le=1024**3, description="How many bytes of gradients travel together."
+        default=ByteSize(4 * 1024**2), ge=1024, le=1024**3, description="Bytes of gradients in one bucket."
     )
 
     @property
     def epoch_limit(self) -> int | None:
-        """After how many epochs to stop; none if only steps or seconds say so."""
+        """Number of epochs after which to stop; None if only steps or seconds limit the run."""
         if self.epochs is None and self.steps is None and self.seconds is None:
             return DEFAULT_EPOCHS
         return self.epochs
@@ -157,17 +158,17 @@ class TrainingConfig(BaseModel):
 
 
 def _owners(config: TrainingConfig) -> dict[str, str]:
-    """For each key that was written but is not for this model, data or optimizer: for which it is."""
-    own_model, own_data = is_import_path(config.model), is_import_path(config.data)
+    """For each key that was set: the model, data or optimizer it belongs to, or "" if that is the one in use."""
+    user_model, user_data = is_import_path(config.model), is_import_path(config.data)
     belongs = {
         "hidden_sizes": "" if config.model == "mlp" else "model 'mlp'",
         "channels": "" if config.model == "cnn" else "model 'cnn'",
         **dict.fromkeys(
             ("layers", "heads", "width", "dropout"), "" if config.model == "transformer" else "model 'transformer'"
         ),
-        "model_options": "" if own_model else "a model of your own (module:function)",
+        "model_options": "" if user_model else "a model of your own (module:function)",
         **dict.fromkeys(("context", "text_bytes"), "" if config.data == "stdlib" else "data 'stdlib'"),
-        "data_options": "" if own_data else "data of your own (module:function)",
+        "data_options": "" if user_data else "data of your own (module:function)",
         "momentum": "" if config.optimizer == "sgd" else "optimizer 'sgd'",
         "betas": "optimizer 'adam' or 'adamw'" if config.optimizer == "sgd" else "",
         "final_learning_rate": "schedule 'linear' or 'cosine'" if config.schedule == "constant" else "",

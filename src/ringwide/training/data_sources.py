@@ -18,29 +18,48 @@ from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
 from ringwide.training.samples import Data, TensorSamples, shuffled
 
+
+def load_data(config: TrainingConfig) -> Data:
+    """Data that an experiment names."""
+    match config.data:
+        case "clusters":
+            return clusters()
+        case "digits":
+            return digits()
+        case "stdlib":
+            return standard_library(text_bytes=config.text_bytes, context=config.context)
+        case _:
+            from ringwide.training.user_data import load_user_data
+
+            return load_user_data(config.data, config.data_options)
+
+
+# -- clusters
+
 CLASSES = 10
 FEATURES = 128
 TRAIN, TEST = 2560, 512
 SEED = 0  # fixed: runs with different seeds learn from the same samples
-DISTANCE = 0.33  # how far the centres spread; each cloud spreads 1. A linear model mistakes about one point in twenty
+DISTANCE = 0.33  # spread of the centres; each cloud has 1. A linear model gets about one point in twenty wrong
 
 
 def clusters() -> Data:
-    chance = numpy.random.default_rng(SEED)
-    centres = DISTANCE * chance.standard_normal((CLASSES, FEATURES))
+    """Ten overlapping clouds of points."""
+    rng = numpy.random.default_rng(SEED)
+    centres = DISTANCE * rng.standard_normal((CLASSES, FEATURES))
     return Data(
-        train=_around(centres, TRAIN, chance), test=_around(centres, TEST, chance), inputs=(FEATURES,), outputs=CLASSES
+        train=_around(centres, TRAIN, rng), test=_around(centres, TEST, rng), inputs=(FEATURES,), outputs=CLASSES
     )
 
 
-def _around(centres: numpy.ndarray, count: int, chance: numpy.random.Generator) -> TensorSamples:
+def _around(centres: numpy.ndarray, count: int, rng: numpy.random.Generator) -> TensorSamples:
     labels = numpy.arange(count) % CLASSES
-    # Rounded to float32 at the very end, which also hides what mathematical libraries compute differently.
-    points = centres[labels] + chance.standard_normal((count, FEATURES))
+    # Rounded to float32 at the end, which also hides differences between mathematical libraries.
+    points = centres[labels] + rng.standard_normal((count, FEATURES))
     return TensorSamples(torch.from_numpy(points.astype(numpy.float32)), torch.from_numpy(labels))
 
 
-# Scikit-learn's 1,797 handwritten digits of 8x8 pixels.
+# -- digits
 
 DIGITS_TEST_PART = 5  # one sample in five is held out
 SPLIT_SEED = 0  # fixed: runs with different seeds are tested on the same samples
@@ -48,6 +67,7 @@ BRIGHTEST = 16
 
 
 def digits() -> Data:
+    """Scikit-learn's 1,797 handwritten digits of 8x8 pixels."""
     pixels, labels = _load_digits()
     features = torch.from_numpy(pixels).float().div_(BRIGHTEST)
     targets = torch.from_numpy(labels).long()
@@ -62,14 +82,14 @@ def digits() -> Data:
 
 
 def _load_digits() -> tuple[numpy.ndarray, numpy.ndarray]:
-    """From the file that scikit-learn brings, because importing it takes 1.4 s of every node's start."""
+    """Read the file that comes with scikit-learn, because importing it adds 1.4 s to every node's start."""
     found = find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
         raise ConfigError(
             "training.data: 'digits' needs scikit-learn, which is not installed: pip install 'ringwide[experiments]'"
         )
     file = Path(found.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
-    if not file.exists():  # it is nowhere promised where scikit-learn keeps it
+    if not file.exists():  # scikit-learn does not promise where it is
         return _load_digits_slowly()
     table = numpy.loadtxt(file, delimiter=",")
     return table[:, :-1], table[:, -1]
@@ -82,17 +102,14 @@ def _load_digits_slowly() -> tuple[numpy.ndarray, numpy.ndarray]:
     return pixels, labels
 
 
-# The text of Python's standard library, to be continued character by character.
-#
-# Written to a cache once, and from then on read through a memory map: nodes on one machine share its pages, and only
-# those are in memory that batches were cut from.
+# -- text of the standard library
 
 VOCABULARY = 128  # ASCII
 TEXT_TEST_PART = 20  # the last twentieth is held out
 SKIPPED = {
-    *("site-packages", "dist-packages", "__pycache__"),  # not of the library
+    *("site-packages", "dist-packages", "__pycache__"),  # not part of the library
     *("test", "tests", "idle_test"),  # not installed everywhere
-    *("encodings", "pydoc_data"),  # a sixth of it, but tables and manuals rather than programs
+    *("encodings", "pydoc_data"),  # a sixth of the text, but tables and manuals rather than programs
 }
 ASCII_ONLY = bytes(range(VOCABULARY)) + b"?" * (256 - VOCABULARY)
 
@@ -110,8 +127,8 @@ class TextSamples:
         return max(0, len(self._characters) - 1) // self._context
 
     def batch(self, indexes: Tensor) -> tuple[Tensor, Tensor]:
-        places = indexes.numpy()[:, None] * self._context + self._window
-        cut = torch.from_numpy(self._characters[places].astype(numpy.int64))
+        positions = indexes.numpy()[:, None] * self._context + self._window
+        cut = torch.from_numpy(self._characters[positions].astype(numpy.int64))
         return cut[:, :-1], cut[:, 1:]
 
     def digest(self) -> bytes:
@@ -119,7 +136,12 @@ class TextSamples:
 
 
 def standard_library(*, text_bytes: int, context: int) -> Data:
-    # A plain view, because a memmap makes a costly new memmap of everything that is cut from it.
+    """Text of Python's standard library, whose next character is to be predicted.
+
+    It is written to a cache once, and read through a memory map from then on: nodes on one machine share its pages, and
+    only pages used by batches are in memory.
+    """
+    # A plain view: every slice of a memmap would be a costly new memmap.
     text = numpy.memmap(cached_text(text_bytes), dtype=numpy.uint8, mode="r").view(numpy.ndarray)
     kept = len(text) - len(text) // TEXT_TEST_PART
     train, test = TextSamples(text[:kept], context), TextSamples(text[kept:], context)
@@ -132,7 +154,7 @@ def standard_library(*, text_bytes: int, context: int) -> Data:
 
 
 def cached_text(text_bytes: int) -> Path:
-    """The file that holds the text, made if it is not there."""
+    """File with the text, written if it does not exist."""
     name = f"stdlib-{platform.python_version()}-{text_bytes}.txt"
     problem = None
     for directory in _cache_directories():
@@ -162,7 +184,7 @@ def _is_whole(path: Path, text_bytes: int) -> bool:
 
 
 def _write(path: Path, text_bytes: int) -> None:
-    """All at once, because other nodes may be about to do the same, or already read it."""
+    """Write the file atomically: other nodes may write it at the same time, or read it already."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         try:
@@ -188,9 +210,9 @@ def _texts(text_bytes: int) -> Iterator[bytes]:
 
 
 def sources() -> list[Path]:
-    """In an order that mixes the packages, so that what is held out is like what is trained on."""
+    """Source files in an order that mixes the packages, so that the test text is like the training text."""
     found = [path for directory, _, files in _walk() for name in files if _wanted(path := Path(directory, name))]
-    return sorted(found, key=_place)
+    return sorted(found, key=_order)
 
 
 def _walk() -> Iterator[tuple[str, list[str], list[str]]]:
@@ -200,29 +222,14 @@ def _walk() -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def _wanted(path: Path) -> bool:
-    # What a build wrote down about its own machine is on no other machine.
+    # _sysconfigdata differs from machine to machine.
     return path.suffix == ".py" and not path.name.startswith("_sysconfigdata")
 
 
-def _place(path: Path) -> tuple[int, str]:
+def _order(path: Path) -> tuple[int, str]:
     name = path.relative_to(_library()).as_posix()
     return zlib.crc32(name.encode()), name
 
 
 def _library() -> str:
     return sysconfig.get_paths()["stdlib"]
-
-
-def load_data(config: TrainingConfig) -> Data:
-    # Each kind is imported only if it is wanted: ten nodes that start at once share the cores of one machine.
-    match config.data:
-        case "clusters":
-            return clusters()
-        case "digits":
-            return digits()
-        case "stdlib":
-            return standard_library(text_bytes=config.text_bytes, context=config.context)
-        case _:
-            from ringwide.training.user_data import own_data
-
-            return own_data(config.data, config.data_options)

@@ -1,8 +1,8 @@
-"""How gradients become the mean over all ranks.
+"""Exchange of gradients: each becomes the mean over all ranks.
 
-Plainly: compute, then let all buckets travel. Overlapped: the backward pass runs in a thread of its own, and a bucket
-starts to travel when the last of its gradients is there, while the pass goes on with others. Every rank starts its
-buckets in the same order, whatever order they fill in, and one task makes the calls of a step.
+`Plain` computes first and then sends all buckets. `Overlapped` runs the backward pass in a thread of its own, and sends
+a bucket as soon as its last gradient is there, while the pass goes on. Every rank sends its buckets in the same order,
+whatever order they fill in, and one task makes all calls of a step.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from ringwide.training.learner import FlatBucket
 
-# The thread of the backward pass holds the interpreter for 5 ms unless told otherwise: an age for a small segment.
+# By default the thread of the backward pass may hold the interpreter for 5 ms, far too long for a small segment.
 SWITCH_SECONDS = 0.0002
 
 
-# Is given what to call when from now on gradients get complete; returns the loss.
+# Runs the backward pass and returns the loss. It calls its argument before the last batch, which completes gradients.
 Compute = Callable[[Callable[[], None]], float]
 
 
@@ -30,29 +30,29 @@ class Averages(Protocol):
 
 
 class GradientExchange(Protocol):
-    """Runs the computation and leaves the mean of all ranks in every bucket."""
+    """Runs the computation and leaves the mean over all ranks in every bucket."""
 
-    network_seconds: float  # in which something travelled, in all so far
-    hidden_seconds: float  # of these, those in which the computation went on
+    network_seconds: float  # total time in which gradients were under way
+    hidden_seconds: float  # of it, the time in which the computation went on
 
     async def average(self, compute: Compute) -> float: ...
     def close(self) -> None: ...
 
 
 class Plain:
-    """First compute, then travel."""
+    """Exchange after the computation."""
 
     def __init__(self, ring: Averages, buckets: Sequence[FlatBucket]) -> None:
         self._ring, self._buckets = ring, buckets
         self.network_seconds = self.hidden_seconds = 0.0
 
     async def average(self, compute: Compute) -> float:
-        loss = compute(_nobody_listens)
+        loss = compute(_ignore)
         started = time.perf_counter()
-        if len(self._buckets) == 1:  # no task: for a small model it would take as long as the collective
-            await _travel(self._ring, self._buckets[0])
+        if len(self._buckets) == 1:  # no task: for a small model that costs as much as the collective
+            await _send(self._ring, self._buckets[0])
         else:
-            await _all_or_none([asyncio.ensure_future(_travel(self._ring, bucket)) for bucket in self._buckets])
+            await _all_or_none([asyncio.ensure_future(_send(self._ring, bucket)) for bucket in self._buckets])
         self.network_seconds += time.perf_counter() - started
         return loss
 
@@ -61,18 +61,18 @@ class Plain:
 
 
 class Overlapped:
-    """Compute in a thread; what is ready travels meanwhile."""
+    """Exchange during the computation, which runs in a thread."""
 
     def __init__(self, ring: Averages, buckets: Sequence[FlatBucket]) -> None:
         self._ring, self._buckets = ring, buckets
         self.network_seconds = self.hidden_seconds = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ringwide-backward")
         self._loop = asyncio.get_running_loop()
-        self._full: list[asyncio.Event] = []  # of each bucket: all its gradients are there
+        self._full: list[asyncio.Event] = []  # for each bucket: set when all its gradients are there
         self._busy = Busy(time.perf_counter)
         self._missing = [0] * len(buckets)
         self._ready = 0  # buckets before this one have all their gradients
-        self._complete = False  # only the last of accumulated batches completes a gradient
+        self._complete = False  # only the last accumulated batch completes a gradient
         self._hooks = [
             member.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
             for index, bucket in enumerate(buckets)
@@ -84,15 +84,15 @@ class Overlapped:
         self._missing = [len(bucket.members) for bucket in self._buckets]
         self._ready, self._complete, self._full = 0, False, [asyncio.Event() for _ in self._buckets]
         before = self._busy.seconds()
-        travelling = asyncio.ensure_future(self._travel(self._full))
+        sending = asyncio.ensure_future(self._send_all(self._full))
         try:
             loss = await self._loop.run_in_executor(self._thread, compute, self._complete_from_now)
             self.hidden_seconds += self._busy.seconds() - before
-            _set_first(len(self._buckets), self._full)  # a parameter that was not used has no gradient to wait for
-            await travelling
+            _set_first(len(self._buckets), self._full)  # unused parameters get no gradient to wait for
+            await sending
             return loss
         except BaseException:
-            await _end([travelling])
+            await _end([sending])
             raise
         finally:
             self.network_seconds += self._busy.seconds() - before
@@ -115,18 +115,18 @@ class Overlapped:
         return arrived
 
     def _announce(self) -> None:
-        """In the thread: tell the loop of each bucket that is complete and whose turn it is."""
+        """Runs in the thread: tell the loop of each bucket that is complete, in order."""
         while self._ready < len(self._buckets) and self._missing[self._ready] == 0:
             self._ready += 1
             self._loop.call_soon_threadsafe(_set_first, self._ready, self._full)
 
-    async def _travel(self, full: Sequence[asyncio.Event]) -> None:
-        """Make the calls of a step, each when its bucket is full, and wait for all of them."""
+    async def _send_all(self, full: Sequence[asyncio.Event]) -> None:
+        """Send each bucket of a step when it is full, and wait for all of them."""
         calls: list[asyncio.Task[None]] = []
         try:
             for bucket, is_full in zip(self._buckets, full, strict=True):
                 await is_full.wait()
-                calls.append(asyncio.ensure_future(self._during(_travel(self._ring, bucket))))
+                calls.append(asyncio.ensure_future(self._during(_send(self._ring, bucket))))
         except BaseException:
             await _end(calls)
             raise
@@ -138,7 +138,7 @@ class Overlapped:
 
 
 class _QuickSwitching:
-    """Lasts until all have left who entered, as several ranks of one process may, in any order."""
+    """Short switch interval of the interpreter while anyone needs it: several ranks of a process may, in any order."""
 
     def __init__(self) -> None:
         self._count, self._before = 0, 0.0
@@ -159,7 +159,7 @@ _quick_switching = _QuickSwitching()
 
 
 class Busy:
-    """How long at least one of several things was going on."""
+    """Time in which at least one of several calls was going on."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._count, self._since, self._ended = clock, 0, 0.0, 0.0
@@ -180,11 +180,11 @@ class Busy:
                 self._ended += self._clock() - self._since
 
 
-def _nobody_listens() -> None:
+def _ignore() -> None:
     pass
 
 
-def _travel(ring: Averages, bucket: FlatBucket) -> Coroutine[Any, Any, Any]:
+def _send(ring: Averages, bucket: FlatBucket) -> Coroutine[Any, Any, Any]:
     return ring.allreduce(bucket.gradients, bucket=bucket.name)
 
 
@@ -194,7 +194,7 @@ def _set_first(count: int, events: Sequence[asyncio.Event]) -> None:
 
 
 async def _all_or_none(tasks: Sequence["asyncio.Task[Any]"]) -> None:
-    """If one fails, the others are ended before anybody hears of it: nothing travels that nobody waits for."""
+    """Wait for all tasks. If one fails, the others are cancelled first: no call is left that nobody awaits."""
     try:
         await asyncio.gather(*tasks)
     except BaseException:

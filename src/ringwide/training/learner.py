@@ -1,4 +1,4 @@
-"""A model, its data and what one step does to it. Knows nothing of other ranks, but how many there are."""
+"""Learner of one rank: a model, its data, its loss, and the forward and backward pass of one step."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ from ringwide.training.user_code import guarded, resolve
 
 @dataclass(frozen=True, slots=True)
 class FlatBucket:
-    """Parameters of one dtype that travel together. Those of the model are views of these two flat tensors."""
+    """Parameters of one dtype that are exchanged together. The model's tensors are views of these two flat ones."""
 
     name: str
     parameters: Tensor
@@ -32,9 +32,9 @@ class FlatBucket:
 
 
 def flatten(model: nn.Module, bucket_bytes: int) -> list[FlatBucket]:
-    """Move what the model learns into buckets of about `bucket_bytes`. Frozen parameters stay where they are."""
-    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return [_bucket(index, members) for index, members in enumerate(_grouped(learnt[::-1], bucket_bytes))]
+    """Move the trainable parameters into buckets of about `bucket_bytes`. Frozen ones stay where they are."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [_bucket(index, members) for index, members in enumerate(_grouped(trainable[::-1], bucket_bytes))]
 
 
 def _grouped(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> Iterator[list[nn.Parameter]]:
@@ -67,34 +67,36 @@ INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int6
 
 
 def as_bits(tensor: Tensor) -> Tensor:
-    """A view of it: what is written there is written into the tensor, be it of booleans, complex or expanded."""
+    """Integer view on the memory of any tensor: of booleans, complex or expanded."""
     for dimension, stride in enumerate(tensor.stride()):
-        if not stride and tensor.shape[dimension] > 1:  # expanded: the same elements again and again
+        if not stride and tensor.shape[dimension] > 1:  # expanded: all entries share their memory
             tensor = tensor.narrow(dimension, 0, 1)
     if tensor.dtype == torch.complex128:
         tensor = torch.view_as_real(tensor)
     return tensor.view(INTEGER_OF_SIZE[tensor.itemsize])
 
 
-# How wrong a model is.
-#
-# A loss is the mean over samples, as torch's own are. A sample with many targets, such as a text, counts once, with
-# their mean. Classes are the last dimension of the outputs.
+# -- loss
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def loss_function(config: TrainingConfig) -> Loss:
+    """Loss that an experiment names: the mean over samples, as in torch.
+
+    A sample with many targets, such as a text, counts once, with their mean. Classes are the last dimension of the
+    outputs.
+    """
     match config.loss:
         case "cross_entropy":
             return cross_entropy
         case "mse":
             return mse
         case path:
-            return _own(path)
+            return _user_loss(path)
 
 
-def _own(path: str) -> Loss:
+def _user_loss(path: str) -> Loss:
     where = f"training.loss: {path!r}"
     function = guarded(resolve(path, "training.loss"), where)
 
@@ -125,14 +127,14 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.shape != targets.shape:
         if outputs.numel() != targets.numel() or len(outputs) != len(targets):
-            # Torch would only warn, stretch one of them over the other and compute something else.
+            # Torch would only warn, broadcast one to the other and compute something else.
             raise ConfigError(f"training.loss: 'mse': {_shapes(outputs, targets)}; they should be the same")
         outputs = outputs.view_as(targets)
     return functional.mse_loss(outputs, targets)
 
 
 def correct(outputs: Tensor, targets: Tensor) -> float | None:
-    """How many samples are right, where one with many targets counts with the part that is; none without classes."""
+    """Number of samples predicted right, a sample with many targets counting in part; None without classes."""
     if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:
         return None
     right = (outputs.argmax(dim=-1) == targets).sum().item()
@@ -147,6 +149,8 @@ EVALUATED_TOGETHER = 256
 
 
 class Learner:
+    """Model of one rank, with buckets and optimizer. Of the other ranks it knows only how many there are."""
+
     def __init__(self, config: TrainingConfig, data: Data, model: nn.Module, *, size: int) -> None:
         self.data, self.model, self._size = data, model, size
         self.buckets = flatten(model, config.bucket_bytes)
@@ -156,9 +160,9 @@ class Learner:
         self._forward, self._loss = forward_of(config, model), loss_function(config)
 
     def backward(self, share: SampleShare, on_last_batch: Callable[[], None]) -> float:
-        """Leave gradients whose mean over the ranks is that of the whole step. Returns the summed loss of the share.
+        """Compute gradients whose mean over the ranks is that of the whole step. Returns the summed loss of the share.
 
-        `on_last_batch` hears that the batch comes which completes the gradients.
+        `on_last_batch` is called before the batch that completes the gradients.
         """
         for bucket in self.buckets:
             bucket.gradients.zero_()
@@ -170,18 +174,18 @@ class Learner:
                 on_last_batch()
             inputs, targets = self.data.train.batch(batch)
             loss = self._loss(self._forward(inputs), targets)
-            # Losses are means, shares may differ in length, and the ring takes a plain mean: so that every sample
-            # weighs the same. Most shares are equal, and a product takes as long as a small layer.
+            # Losses are means over batches, and the ring takes a plain mean over ranks, so a weight makes all samples
+            # count the same. For most shares it is 1, and a product would cost as much as a small layer.
             count = batch.numel()
             weight = count * self._size / share.total
-            # Not `loss.backward(weight)`: with an argument it imports sympy, half a second of every node's start.
+            # `loss.backward(weight)` would import sympy, half a second of every node's start.
             (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
             summed += loss.item() * count
         return summed
 
     @torch.no_grad()
     def evaluate(self, samples: range) -> tuple[float, float, int]:
-        """Summed loss and right answers of these held-out samples, and how many had a right answer to give."""
+        """Summed loss and right predictions on these held-out samples, and how many could be judged."""
         losses, right, judged = 0.0, 0.0, 0
         with _evaluating(self.model):
             for indexes in torch.tensor(samples, dtype=torch.long).split(EVALUATED_TOGETHER):  # type: ignore[no-untyped-call]
@@ -198,18 +202,18 @@ class Learner:
         return fingerprint(bucket.parameters for bucket in self.buckets)
 
     def tensors(self) -> list[Tensor]:
-        """All that must be the same on every rank: what is learnt, and what the model keeps beside it."""
+        """Tensors that must be the same on every rank: parameters and buffers."""
         frozen = [as_bits(parameter.data) for parameter in self.model.parameters() if not parameter.requires_grad]
         return [*(bucket.parameters for bucket in self.buckets), *frozen, *self.buffers()]
 
     def buffers(self) -> list[Tensor]:
-        """Running means and the like, which no gradient carries: each rank has its own."""
+        """Buffers such as running means. No gradient carries them, so each rank has its own."""
         return [as_bits(buffer) for buffer in self.model.buffers()]
 
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Afterwards each part of the model is as it was: some may have been made not to learn."""
+    """Evaluation mode for the length of the block. Afterwards each module is as before: some may be frozen."""
     before = [(part, part.training) for part in model.modules()]
     model.eval()
     try:

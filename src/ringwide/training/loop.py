@@ -1,4 +1,4 @@
-"""Data-parallel training: every rank computes gradients on its share, the ring averages them, all make the same step.
+"""Training loop: every rank computes gradients on its share of the data, and the ring averages them for the step.
 
 python -m ringwide run configs/quickstart.yaml
 """
@@ -20,42 +20,16 @@ from ringwide.training.learner import Learner
 from ringwide.training.models import build_model
 from ringwide.training.optimizer import learning_rate_at
 from ringwide.training.progress import Evaluation, Result, StopRequest, TrainingPlan, TrainingStep
-from ringwide.training.resume_check import ResumeTerms, agree, terms_of
+from ringwide.training.resume_check import ResumeSettings, agree, resume_settings
 from ringwide.training.samples import Course, Data, Position, SampleShare
 from ringwide.training.step_journal import StepJournal, Stopwatch, Traffic, TrafficSource
 from ringwide.training.stop_agreement import StopAgreement
-
-
-class SummingRing(Protocol):
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    async def broadcast(self, tensors: Any, root: int = 0) -> Any: ...
-    async def all_gather(self, tensor: Any) -> list[Any]: ...
-
-
-async def evaluate(ring: SummingRing, learner: Learner) -> tuple[float, float | None]:
-    """Loss and accuracy (none: there are no classes) on the held-out samples, the same on every rank: each looks at its
-    share of them, and what they found is put together on all."""
-    count = len(learner.data.test)
-    buffers = learner.buffers()
-    ours = [buffer.clone() for buffer in buffers]
-    if buffers:  # all ranks judge the same model: that of rank 0, which is the one in checkpoints
-        await ring.broadcast(buffers)
-    found = learner.evaluate(range(ring.rank * count // ring.size, (ring.rank + 1) * count // ring.size))
-    for buffer, before in zip(buffers, ours, strict=True):  # to look at the model does not change the training
-        buffer.copy_(before)
-    everyone = await ring.all_gather(torch.tensor(found, dtype=torch.float64))
-    loss, right, judged = (math.fsum(column) for column in zip(*(part.tolist() for part in everyone), strict=True))
-    return loss / max(count, 1), right / judged if judged else None
-
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 
 class TrainingRing(Protocol):
-    """What training needs of a ring."""
+    """Ring as training needs it."""
 
     @property
     def rank(self) -> int: ...
@@ -81,23 +55,25 @@ async def train(
     ring_settings: Mapping[str, Any] = NO_SETTINGS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Result:
-    """Train until the end that `config` names, or until any rank is asked to stop. `tell` hears how it goes.
+    """Train until the end that `config` names, or until any rank is asked to stop. `tell` gets the progress.
 
-    `ring_settings`: those that decide the bits of a mean, which must be the same when a run goes on.
+    `ring_settings`: settings that decide the bits of a mean, which must be the same when a run is resumed.
     """
-    torch.set_num_threads(1)  # the ranks are the threads: more would only fight for the cores
+    torch.set_num_threads(1)  # ranks share the cores, so more threads would only compete
     data = load_data(config)
     saves_every = None if checkpoints is None else checkpoints.every_steps
     fingerprint = await agree(ring, config, data, saves_every=saves_every, resumes=resume is not None)
     if checkpoints is not None:
         await checkpoints.claim(ring, resume)
     course = Course(config, samples=len(data.train), rank=ring.rank, size=ring.size)
-    terms = terms_of(config, nodes=ring.size, ring=ring_settings, last_step=course.last_step, data=fingerprint)
+    settings = resume_settings(
+        config, nodes=ring.size, ring=ring_settings, last_step=course.last_step, data=fingerprint
+    )
     learner = await _same_learner_everywhere(ring, config, data)
     start = Position()
     if resume is not None:
-        start = await restore(ring, resume, terms, learner, last_step=course.last_step)
-    training = Training(ring, config, learner, course, terms, start, tell, stop=stop or StopRequest(), clock=clock)
+        start = await restore(ring, resume, settings, learner, last_step=course.last_step)
+    training = Training(ring, config, learner, course, settings, start, tell, stop=stop or StopRequest(), clock=clock)
     tell(training.plan())
     try:
         return await training.run(checkpoints)
@@ -106,7 +82,7 @@ async def train(
 
 
 async def _same_learner_everywhere(ring: TrainingRing, config: TrainingConfig, data: Data) -> Learner:
-    # Each rank starts elsewhere on purpose: were the broadcast to fail silently, the fingerprints would show it.
+    # Ranks start from different parameters on purpose: a broadcast that fails silently would show in the fingerprints.
     seed_rng(config.seed, ring.rank)
     learner = Learner(config, data, build_model(config, data), size=ring.size)
     await ring.broadcast(learner.tensors())
@@ -114,7 +90,7 @@ async def _same_learner_everywhere(ring: TrainingRing, config: TrainingConfig, d
 
 
 class Training:
-    """One rank's run from its first step to its result."""
+    """Training of one rank, from its first step to its result."""
 
     def __init__(
         self,
@@ -122,7 +98,7 @@ class Training:
         config: TrainingConfig,
         learner: Learner,
         course: Course,
-        terms: ResumeTerms,
+        settings: ResumeSettings,
         start: Position,
         tell: Callable[[Any], None],
         *,
@@ -130,14 +106,14 @@ class Training:
         clock: Callable[[], float],
     ) -> None:
         self._ring, self._config, self._learner, self._tell = ring, config, learner, tell
-        self._course, self._terms = course, terms
+        self._course, self._settings = course, settings
         self._first_step, self._position = start.step + 1, start
         self._evaluated: Evaluation | None = None
         self._overlaps = len(learner.buckets) > 1 if config.overlap == "auto" else config.overlap
         self.exchange: GradientExchange = (Overlapped if self._overlaps else Plain)(ring, learner.buckets)
         self._journal = StepJournal(tell, ring.statistics)
         self._watch = Stopwatch(clock)
-        self._pulse = StopAgreement(
+        self._agreement = StopAgreement(
             ring,
             seconds=lambda: self._watch.seconds,
             stop=stop,
@@ -165,16 +141,16 @@ class Training:
         with self._watch.running():
             for position, share in self._course.after(self._position):
                 await self._step(position, share)
-                if self._pulse.is_due(position.step) and await self._beat():
+                if self._agreement.is_due(position.step) and await self._agree_to_stop():
                     break
                 if checkpoints is not None and checkpoints.is_due(position.step):
-                    with self._watch.resting(), self._journal.resting():
+                    with self._watch.paused(), self._journal.paused():
                         await self._save(checkpoints)
                 if every is not None and position.step % every == 0:
-                    with self._watch.resting(), self._journal.resting():
+                    with self._watch.paused(), self._journal.paused():
                         await self._evaluate()
         self._journal.tell()
-        traffic = self._journal.traffic()  # now: what follows is not training, and its time does not count either
+        traffic = self._journal.traffic()  # taken now: what follows is not part of the training
         if checkpoints is not None:
             await self._save(checkpoints)
         last = self._evaluated
@@ -198,12 +174,12 @@ class Training:
         )
         self._journal.enter(step, batches=len(share.batches) if share.samples else 0)
 
-    async def _beat(self) -> bool:
+    async def _agree_to_stop(self) -> bool:
         self._journal.tell()
-        return await self._pulse.beat(self._position.step)
+        return await self._agreement.ask(self._position.step)
 
     async def _save(self, checkpoints: Checkpoints) -> None:
-        await checkpoints.save(self._ring, self._terms, self._learner, self._position)
+        await checkpoints.save(self._ring, self._settings, self._learner, self._position)
 
     async def _evaluate(self) -> Evaluation:
         loss, accuracy = await evaluate(self._ring, self._learner)
@@ -228,5 +204,32 @@ class Training:
             fingerprint=self._learner.fingerprint(),
             compression_ratio=traffic.compression_ratio,
             codec_seconds=traffic.codec_seconds,
-            stopped_by=self._pulse.signal,
+            stopped_by=self._agreement.signal,
         )
+
+
+class SummingRing(Protocol):
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    async def broadcast(self, tensors: Any, root: int = 0) -> Any: ...
+    async def all_gather(self, tensor: Any) -> list[Any]: ...
+
+
+async def evaluate(ring: SummingRing, learner: Learner) -> tuple[float, float | None]:
+    """Loss and accuracy on the held-out samples; the accuracy is None without classes.
+
+    Each rank evaluates its share of the samples, and all get the same totals.
+    """
+    count = len(learner.data.test)
+    buffers = learner.buffers()
+    ours = [buffer.clone() for buffer in buffers]
+    if buffers:  # all ranks evaluate the model of rank 0, which is the one in checkpoints
+        await ring.broadcast(buffers)
+    found = learner.evaluate(range(ring.rank * count // ring.size, (ring.rank + 1) * count // ring.size))
+    for buffer, before in zip(buffers, ours, strict=True):  # evaluation does not change the training
+        buffer.copy_(before)
+    everyone = await ring.all_gather(torch.tensor(found, dtype=torch.float64))
+    loss, right, judged = (math.fsum(column) for column in zip(*(part.tolist() for part in everyone), strict=True))
+    return loss / max(count, 1), right / judged if judged else None

@@ -1,4 +1,4 @@
-"""Models that an experiment can name, each as large as its data needs it. The transformer is after nanoGPT."""
+"""Models that an experiment can name, sized for its data, and the user's own. The transformer follows nanoGPT."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -14,13 +14,70 @@ from ringwide.training.samples import Data
 from ringwide.training.user_code import call, guarded
 
 
+def build_model(config: TrainingConfig, data: Data) -> nn.Module:
+    """Model that an experiment names, sized for its data."""
+    if is_import_path(config.model):
+        return _user_model(config, data)
+    if is_import_path(config.data):
+        _check_fits(config, data)
+    match config.model:
+        case "linear":
+            return linear(data.inputs, data.outputs)
+        case "mlp":
+            return mlp(data.inputs, config.hidden_sizes, data.outputs)
+        case "cnn":
+            return cnn(data.inputs, config.channels, data.outputs)
+        case _:
+            return _transformer(config, data)
+
+
+def _transformer(config: TrainingConfig, data: Data) -> nn.Module:
+    return Transformer(
+        vocabulary=data.outputs,
+        context=data.inputs[0],
+        layers=config.layers,
+        heads=config.heads,
+        width=config.width,
+        dropout=config.dropout,
+    )
+
+
+def _check_fits(config: TrainingConfig, data: Data) -> None:
+    """Check that the user's data has the shape and dtype that a built-in model needs."""
+    where = f"training.data: {config.data!r}"
+    inputs, _ = data.train.batch(torch.zeros(1, dtype=torch.int64))
+    if data.outputs < 1:
+        raise ConfigError(f"{where}: how many outputs model {config.model!r} needs cannot be seen from its targets")
+    if config.model == "transformer":
+        _check_text(inputs, data, where)
+    elif not data.inputs or inputs.dtype != torch.float32:
+        raise ConfigError(
+            f"{where}: inputs are {_described(inputs)}; model {config.model!r} needs float32 of shape (n, ...)"
+        )
+
+
+def _check_text(inputs: Tensor, data: Data, where: str) -> None:
+    if len(data.inputs) != 1 or inputs.dtype not in (torch.int32, torch.int64):
+        raise ConfigError(
+            f"{where}: inputs are {_described(inputs)}; a transformer needs int64 of shape (n, characters)"
+        )
+    lowest, highest = int(inputs.min()), int(inputs.max())
+    if lowest < 0 or highest >= data.outputs:
+        raise ConfigError(
+            f"{where}: inputs go from {lowest} to {highest},"
+            f" but a transformer with {data.outputs} outputs takes 0 to {data.outputs - 1}"
+        )
+
+
+def _described(inputs: Tensor) -> str:
+    shape = ", ".join(["n", *map(str, inputs.shape[1:])])
+    return f"{str(inputs.dtype).removeprefix('torch.')} of shape ({shape})"
+
+
 def linear(inputs: tuple[int, ...], outputs: int) -> nn.Module:
     layer = nn.Linear(prod(inputs), outputs)
-    # Alone where nothing is to be flattened: the calls around it would take as long as its arithmetic.
+    # Without Flatten where possible: the extra calls would take as long as the arithmetic.
     return layer if len(inputs) == 1 else nn.Sequential(nn.Flatten(), layer)
-
-
-# Layers with nothing but numbers between them.
 
 
 def mlp(inputs: tuple[int, ...], hidden_sizes: tuple[int, ...], outputs: int) -> nn.Sequential:
@@ -31,11 +88,11 @@ def mlp(inputs: tuple[int, ...], hidden_sizes: tuple[int, ...], outputs: int) ->
     return nn.Sequential(*layers[:-1])
 
 
-# A small convolutional network: each convolution looks at 3x3 pixels, and halves the picture for the next.
+# -- convolutional network
 
 
 class Pictures(nn.Module):
-    """Samples as channels of rows of pixels, whatever they come as."""
+    """Reshapes samples to channels, height and width."""
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
         super().__init__()
@@ -46,6 +103,7 @@ class Pictures(nn.Module):
 
 
 def cnn(inputs: tuple[int, ...], channels: tuple[int, ...], outputs: int) -> nn.Sequential:
+    """Small convolutional network: each 3x3 convolution is followed by a pooling that halves the picture."""
     before, height, width = picture_shape(inputs)
     layers: list[nn.Module] = [Pictures((before, height, width))]
     for after in channels:
@@ -67,18 +125,18 @@ def picture_shape(inputs: tuple[int, ...]) -> tuple[int, int, int]:
         case (pixels,) if isqrt(pixels) ** 2 == pixels:
             return 1, isqrt(pixels), isqrt(pixels)
     raise ConfigError(
-        f"training.model: 'cnn': samples of shape {inputs} are no pictures; they should be (channels, height, width),"
+        f"training.model: 'cnn': samples of shape {inputs} are not pictures; they should be (channels, height, width),"
         " (height, width) or the pixels of a square"
     )
 
 
-# A small decoder: guesses each next character from those before it. After nanoGPT.
+# -- transformer
 
-SPREAD = 0.02  # of the first parameters
+SPREAD = 0.02  # standard deviation of the initial parameters
 
 
 class Attention(nn.Module):
-    """Each place asks those before it, and itself."""
+    """Causal self-attention."""
 
     def __init__(self, width: int, heads: int, dropout: float, spread: float) -> None:
         super().__init__()
@@ -97,7 +155,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Adds twice to what passes through: what the places before have to say, and what it makes of that."""
+    """Transformer block: attention and a feed-forward layer, each added to its input."""
 
     def __init__(self, width: int, heads: int, dropout: float, spread: float) -> None:
         super().__init__()
@@ -114,15 +172,17 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
+    """Small decoder that predicts each next character from those before it."""
+
     def __init__(self, *, vocabulary: int, context: int, layers: int, heads: int, width: int, dropout: float) -> None:
         super().__init__()
-        spread = SPREAD / (2 * layers) ** 0.5  # so that the sum of what blocks add does not grow with their number
+        spread = SPREAD / (2 * layers) ** 0.5  # so that the sum over blocks does not grow with their number
         self.characters, self.places = _embedding(vocabulary, width), _embedding(context, width)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.Sequential(*(Block(width, heads, dropout, spread) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
-        # What a character is when it is read is also what it is when it is guessed: one tensor, two uses.
+        # The embedding and the output layer share their weights.
         self.head.weight = self.characters.weight
 
     def forward(self, characters: Tensor) -> Tensor:
@@ -144,13 +204,25 @@ def _embedding(entries: int, width: int) -> nn.Embedding:
     return embedding
 
 
-# A model of a user's own, whose mistakes are told in one sentence.
+# -- user's model
 
 Forward = Callable[[Tensor], Tensor]
 
 
+def _user_model(config: TrainingConfig, data: Data) -> nn.Module:
+    offered = {"inputs": data.inputs, "outputs": data.outputs}
+    model = call(config.model, "training.model", config.model_options, offered)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"training.model: {config.model!r}: returned a {type(model).__name__}; it should return a torch.nn.Module"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"training.model: {config.model!r}: has no parameters that can be trained")
+    return model
+
+
 def forward_of(config: TrainingConfig, model: nn.Module) -> Forward:
-    """How to call it. Models that are built in are called as they are: nothing is checked in every step."""
+    """Forward function of a model. A user's model is checked in every call; a built-in one is returned as it is."""
     if not is_import_path(config.model):
         return model
     where = f"training.model: {config.model!r}"
@@ -178,79 +250,7 @@ def _check(outputs: object, where: str) -> None:
 
 
 def _cure(config: TrainingConfig, model: nn.Module, inputs: Tensor) -> str:
-    """Batch normalisation cannot learn from one sample, which the last step of an epoch may leave for a rank."""
+    """Hint for batch normalisation, which cannot learn from one sample, as the last step of an epoch may have."""
     if not model.training or len(inputs) != 1 or config.batch_size == 1:
         return ""
     return "; this batch has one sample: training.drop_last: true leaves out the last, smaller step of an epoch"
-
-
-# The model an experiment asks for, as large as its data needs it.
-
-
-def build_model(config: TrainingConfig, data: Data) -> nn.Module:
-    if is_import_path(config.model):
-        return _own_model(config, data)
-    if is_import_path(config.data):
-        _check_fits(config, data)
-    match config.model:
-        case "linear":
-            return linear(data.inputs, data.outputs)
-        case "mlp":
-            return mlp(data.inputs, config.hidden_sizes, data.outputs)
-        case "cnn":
-            return cnn(data.inputs, config.channels, data.outputs)
-        case _:
-            return _transformer(config, data)
-
-
-def _transformer(config: TrainingConfig, data: Data) -> nn.Module:
-    return Transformer(
-        vocabulary=data.outputs,
-        context=data.inputs[0],
-        layers=config.layers,
-        heads=config.heads,
-        width=config.width,
-        dropout=config.dropout,
-    )
-
-
-def _own_model(config: TrainingConfig, data: Data) -> nn.Module:
-    offered = {"inputs": data.inputs, "outputs": data.outputs}
-    model = call(config.model, "training.model", config.model_options, offered)
-    if not isinstance(model, nn.Module):
-        raise ConfigError(
-            f"training.model: {config.model!r}: returned a {type(model).__name__}; it should return a torch.nn.Module"
-        )
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ConfigError(f"training.model: {config.model!r}: has no parameters that can be trained")
-    return model
-
-
-def _check_fits(config: TrainingConfig, data: Data) -> None:
-    """Data of a user's own may be anything; a model that is built in is for some shapes and types."""
-    where = f"training.data: {config.data!r}"
-    inputs, _ = data.train.batch(torch.zeros(1, dtype=torch.int64))
-    if data.outputs < 1:
-        raise ConfigError(f"{where}: how many outputs model {config.model!r} needs cannot be seen from its targets")
-    if config.model == "transformer":
-        _check_text(inputs, data, where)
-    elif not data.inputs or inputs.dtype != torch.float32:
-        raise ConfigError(
-            f"{where}: inputs are {_told(inputs)}; model {config.model!r} needs float32 of shape (n, ...)"
-        )
-
-
-def _check_text(inputs: Tensor, data: Data, where: str) -> None:
-    if len(data.inputs) != 1 or inputs.dtype not in (torch.int32, torch.int64):
-        raise ConfigError(f"{where}: inputs are {_told(inputs)}; a transformer needs int64 of shape (n, characters)")
-    lowest, highest = int(inputs.min()), int(inputs.max())
-    if lowest < 0 or highest >= data.outputs:
-        raise ConfigError(
-            f"{where}: inputs go from {lowest} to {highest},"
-            f" but a transformer with {data.outputs} outputs takes 0 to {data.outputs - 1}"
-        )
-
-
-def _told(inputs: Tensor) -> str:
-    shape = ", ".join(["n", *map(str, inputs.shape[1:])])
-    return f"{str(inputs.dtype).removeprefix('torch.')} of shape ({shape})"

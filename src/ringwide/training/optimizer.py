@@ -1,7 +1,7 @@
-"""How gradients become steps: the arithmetic of `torch.optim`, to the bit.
+"""Optimizers with the arithmetic of `torch.optim`, to the bit, and the schedule of the learning rate.
 
-Written out because making a `torch.optim` optimizer imports torch's compiler: 1.4 s of every node's start, and the
-nodes of one machine share its cores.
+They are written out because creating a `torch.optim` optimizer imports torch's compiler, which adds 1.4 s to every
+node's start, and the nodes of one machine share its cores.
 """
 
 from collections.abc import Sequence
@@ -13,32 +13,15 @@ from torch import Tensor
 
 from ringwide.training.config import TrainingConfig
 
-
-def learning_rate_at(config: TrainingConfig, step: int, last_step: int | None) -> float:
-    """The learning rate rises in `warmup_steps`, then stays, or falls until the end and stays there. Steps count from
-    1; the full rate is reached by at least one of them, so that a single step is not one of length zero."""
-    if step < config.warmup_steps:
-        return config.learning_rate * step / config.warmup_steps
-    start, end = max(1, config.warmup_steps), config.decay_steps or last_step
-    if config.schedule == "constant" or end is None or step <= start:
-        return config.learning_rate
-    if step >= end:
-        return config.final_learning_rate
-    fallen = (step - start) / (end - start)
-    if config.schedule == "cosine":
-        fallen = (1 - cos(pi * fallen)) / 2
-    return config.learning_rate + fallen * (config.final_learning_rate - config.learning_rate)
-
-
-EPSILON = 1e-8  # torch's own
+EPSILON = 1e-8  # torch's default
 
 
 class Optimizer(Protocol):
     def step(self, learning_rate: float) -> None:
-        """Move the parameters, by the gradients as they are now. The gradients stay as they are."""
+        """Update the parameters from the gradients, which stay unchanged."""
 
     def state(self) -> dict[str, Tensor]:
-        """What it remembers, by names that stay the same. Not copies: copying into them restores it."""
+        """State by fixed names. The tensors are not copies: copying into them restores the state."""
 
 
 def make_optimizer(config: TrainingConfig, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> Optimizer:
@@ -55,7 +38,7 @@ Pairs = Sequence[tuple[Tensor, Tensor]]
 
 
 class PlainSgd:
-    """One operation for each tensor: for models so small that a step is mostly the calls it makes."""
+    """SGD with one operation per tensor, for models so small that a step is mostly calls."""
 
     def __init__(self, pairs: Pairs) -> None:
         self._pairs = pairs
@@ -69,6 +52,8 @@ class PlainSgd:
 
 
 class Sgd:
+    """SGD with momentum and weight decay."""
+
     def __init__(self, pairs: Pairs, *, momentum: float, weight_decay: float) -> None:
         self._momentum, self._weight_decay = momentum, weight_decay
         self._parts = [(parameter, gradient, torch.zeros_like(parameter)) for parameter, gradient in pairs]
@@ -85,7 +70,7 @@ class Sgd:
 
 
 class Adam:
-    """`decoupled`: weights decay beside the step and not as a part of the gradient, which is AdamW."""
+    """Adam. `decoupled`: weights decay apart from the gradient, which is AdamW."""
 
     def __init__(self, pairs: Pairs, *, betas: tuple[float, float], weight_decay: float, decoupled: bool) -> None:
         self._betas, self._weight_decay, self._decoupled = betas, weight_decay, decoupled
@@ -116,3 +101,21 @@ class Adam:
         for number, (_, _, mean, square) in enumerate(self._parts):
             found |= {f"mean.{number}": mean, f"square.{number}": square}
         return found
+
+
+def learning_rate_at(config: TrainingConfig, step: int, last_step: int | None) -> float:
+    """Learning rate: rises during `warmup_steps`, then is constant, or decays until the end and stays there.
+
+    Steps count from 1. At least one step has the full rate, so that a single step never has length zero.
+    """
+    if step < config.warmup_steps:
+        return config.learning_rate * step / config.warmup_steps
+    start, end = max(1, config.warmup_steps), config.decay_steps or last_step
+    if config.schedule == "constant" or end is None or step <= start:
+        return config.learning_rate
+    if step >= end:
+        return config.final_learning_rate
+    fallen = (step - start) / (end - start)
+    if config.schedule == "cosine":
+        fallen = (1 - cos(pi * fallen)) / 2
+    return config.learning_rate + fallen * (config.final_learning_rate - config.learning_rate)

@@ -1,4 +1,4 @@
-"""What decides the bits that a run computes. It may not change when the run goes on from a checkpoint."""
+"""Checks before the first step: a resumed run has the settings of its checkpoint, and all ranks have the same data."""
 
 import hashlib
 import json
@@ -13,28 +13,30 @@ from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
 from ringwide.training.samples import Data
 
-# What may differ: when it ends and what it looks at on the way, not what it computes. Where the learning rate has
-# fallen is compared as the step that it comes to.
+# These may differ, as they change when a run ends or what it evaluates, but not what it computes. The end of the decay
+# is compared as the step that follows from it (`decay_end`).
 MAY_CHANGE = {"steps", "epochs", "seconds", "evaluate_every_steps", "overlap", "decay_steps"}
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeTerms:
+class ResumeSettings:
+    """Settings that decide the bits of a run. They may not change when it resumes from a checkpoint."""
+
     nodes: int
     training: Mapping[str, Any]
-    ring: Mapping[str, Any]  # those of its settings that decide bits
-    decay_end: int | None  # the step at which the learning rate has fallen; none: it does not fall
+    ring: Mapping[str, Any]  # its settings that decide bits
+    decay_end: int | None  # step at which the learning rate has decayed; None: it does not decay
     data: str  # its fingerprint
 
     def as_state(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def terms_of(
+def resume_settings(
     config: TrainingConfig, *, nodes: int, ring: Mapping[str, Any], last_step: int | None, data: bytes
-) -> ResumeTerms:
+) -> ResumeSettings:
     falls = config.schedule != "constant"
-    return ResumeTerms(
+    return ResumeSettings(
         nodes=nodes,
         training=config.model_dump(mode="json", exclude=MAY_CHANGE),
         ring=dict(ring),
@@ -43,25 +45,25 @@ def terms_of(
     )
 
 
-def require_equal_terms(then: ResumeTerms, now: ResumeTerms, path: object) -> None:
-    """`path`: the checkpoint, to name it."""
+def require_same_settings(then: ResumeSettings, now: ResumeSettings, path: object) -> None:
+    """Compare the settings of a checkpoint with those of this run. `path` names the checkpoint."""
     if then.nodes != now.nodes:
-        raise ConfigError(f"{path}: written by {then.nodes} nodes, this run has {now.nodes}; use as many")
-    _require_equal_settings("training", then.training, now.training, path)
-    _require_equal_settings("ring", then.ring, now.ring, path)
+        raise ConfigError(f"{path}: written by {then.nodes} nodes, this run has {now.nodes}; use the same number")
+    _require_equal_block("training", then.training, now.training, path)
+    _require_equal_block("ring", then.ring, now.ring, path)
     if then.decay_end != now.decay_end:
         raise ConfigError(
-            f"{path}: written with a learning rate that falls until step {then.decay_end}, in this run it would fall"
+            f"{path}: written with a learning rate that decays until step {then.decay_end}, in this run it would decay"
             f" until step {now.decay_end}; set training.decay_steps: {then.decay_end}"
         )
     if then.data != now.data:
         raise ConfigError(
             f"{path}: written with other data than training.data: {now.training['data']!r} gives now"
-            f" (fingerprints {then.data[:16]} and {now.data[:16]}); give it the same, or start anew without --resume"
+            f" (fingerprints {then.data[:16]} and {now.data[:16]}); give it the same, or start again without --resume"
         )
 
 
-def _require_equal_settings(block: str, then: Mapping[str, Any], now: Mapping[str, Any], path: object) -> None:
+def _require_equal_block(block: str, then: Mapping[str, Any], now: Mapping[str, Any], path: object) -> None:
     for key in sorted(then.keys() | now.keys()):
         if then.get(key) != now.get(key):
             raise ConfigError(
@@ -70,9 +72,9 @@ def _require_equal_settings(block: str, then: Mapping[str, Any], now: Mapping[st
 
 
 def require_equal_models(then: Mapping[str, Any], now: Mapping[str, Any], path: object) -> None:
-    """Before torch loads one into the other: it would name all differences, on many lines."""
+    """Compare the models before torch loads one into the other, which would report all differences on many lines."""
     for name in [*now, *then]:
-        was, is_now = _told(then.get(name)), _told(now.get(name))
+        was, is_now = _described(then.get(name)), _described(now.get(name))
         if was != is_now:
             raise ConfigError(
                 f"{path}: written with another model: {name!r} was {was} then, and is {is_now} in this run;"
@@ -80,7 +82,7 @@ def require_equal_models(then: Mapping[str, Any], now: Mapping[str, Any], path: 
             )
 
 
-def _told(value: Any) -> str:
+def _described(value: Any) -> str:
     if value is None:
         return "not there"
     if not isinstance(value, Tensor):
@@ -88,7 +90,7 @@ def _told(value: Any) -> str:
     return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
 
 
-# All ranks must learn from the same data in the same way: whoever differs is named before the first step.
+# -- agreement between ranks
 
 DIGEST_BYTES = 32
 
@@ -102,7 +104,7 @@ class Gathers(Protocol):
 async def agree(
     ring: Gathers, config: TrainingConfig, data: Data, *, saves_every: int | None = None, resumes: bool = False
 ) -> bytes:
-    """Returns the fingerprint of the data, which takes long to find for much of it."""
+    """Check that all ranks have the same settings and data. Returns the data's fingerprint, which is slow to make."""
     fingerprint = data.fingerprint()
     ours = {
         "settings under 'training'": _digest(config.model_dump(mode="json")),
@@ -119,14 +121,14 @@ async def agree(
 
 
 def _digest(value: Any) -> bytes:
-    """The same for the same value, in whatever order its keys were written."""
+    """Digest of a value, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
 
 
 def _require_equal(rank: int, given: list[bytes], what: str) -> None:
-    others = [other for other, theirs in enumerate(given) if theirs != given[0]]
-    if others:
-        named = ", ".join(map(str, others))
+    differing = [other for other, theirs in enumerate(given) if theirs != given[0]]
+    if differing:
+        named = ", ".join(map(str, differing))
         raise ConfigError(
             f"training: rank {named} has other {what} than rank 0 (this is rank {rank}); give every node the same"
             " experiment file and command line, the same files to read and the same version of Python"

@@ -1,4 +1,10 @@
-"""Samples: what data looks like to the training loop, which rank computes on which, and in which step."""
+"""Samples of a training run: how data looks to the loop, and which rank computes on which samples in which step.
+
+In every epoch all ranks shuffle the same way and cut the order into steps of `size * batch_size * accumulate_batches`
+samples; each rank takes its slice of every step. So no sample is used twice in an epoch, and all ranks make the same
+number of steps. The last step is smaller, and its slices may differ by one or be empty. A share therefore knows how
+many samples the whole step has, so that every sample gets the same weight. With `drop_last` that step is left out.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -15,24 +21,28 @@ from ringwide.training.config import TrainingConfig
 
 
 class Samples(Protocol):
+    """Indexed samples, fetched in batches."""
+
     def __len__(self) -> int: ...
 
     def batch(self, indexes: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs and the targets of these samples."""
+        """Inputs and targets of these samples."""
 
     def digest(self) -> bytes:
-        """The SHA-256 of everything in them."""
+        """SHA-256 of all samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
+    """Samples to train on and samples to test on."""
+
     train: Samples
-    test: Samples  # held out: never trained on
-    inputs: tuple[int, ...]  # the shape of one sample
+    test: Samples  # held out from training
+    inputs: tuple[int, ...]  # shape of one sample
     outputs: int  # classes, characters of the vocabulary or numbers to predict; 0: unknown
 
     def fingerprint(self) -> bytes:
-        """Two machines have the same 32 bytes if, and only if, they have the same data."""
+        """Digest of 32 bytes, equal on two machines exactly if they have the same data."""
         whole = hashlib.sha256(repr((self.inputs, self.outputs)).encode())
         whole.update(self.train.digest())
         whole.update(self.test.digest())
@@ -40,7 +50,7 @@ class Data:
 
 
 class TensorSamples:
-    """Samples that are in memory, as two tensors with one row each for every sample."""
+    """Samples in memory: two tensors with a row for each sample."""
 
     __slots__ = ("features", "labels")
 
@@ -51,7 +61,7 @@ class TensorSamples:
         return len(self.labels)
 
     def batch(self, indexes: Tensor) -> tuple[Tensor, Tensor]:
-        # Not `features[indexes]`: that takes half as long again for a small batch.
+        # `features[indexes]` would take half as long again for a small batch.
         return self.features.index_select(0, indexes), self.labels.index_select(0, indexes)
 
     def digest(self) -> bytes:
@@ -63,20 +73,14 @@ class TensorSamples:
         return whole.digest()
 
 
-# Who computes on which samples.
-#
-# Every epoch all ranks shuffle the same way and cut the order into steps of `size * batch_size * accumulate_batches`
-# samples; each rank takes its slice of every step. So no sample is seen twice in an epoch, and all ranks make the same
-# number of steps. The last step is smaller and its slices may differ by one, or be empty: a share therefore knows how
-# many samples the whole step has, so that each sample can be given the same weight. With `drop_last` it is left
-# out, and its samples come elsewhere in the order of the next epoch.
+# -- shares: samples of one rank in one step
 
 
 @dataclass(frozen=True, slots=True)
 class SampleShare:
-    """One rank's part of one step: the indexes of its samples, batch by batch."""
+    """Share of one rank in one step: the indexes of its samples, batch by batch."""
 
-    batches: tuple[Tensor, ...]  # at least one, which is empty if this rank has no samples in this step
+    batches: tuple[Tensor, ...]  # at least one; it is empty if the rank has no samples in this step
     total: int  # samples of all ranks
     samples: int  # of this rank
 
@@ -100,7 +104,7 @@ def shares(
     first: int = 0,
     drop_last: bool = False,
 ) -> Iterator[SampleShare]:
-    """What this rank computes in each step of the epoch, from step `first` on."""
+    """Shares of this rank in each step of the epoch, from step `first` on."""
     order = shuffled(samples, seed, epoch)
     per_step = batch_size * accumulate_batches * size
     taken = samples // per_step * per_step if drop_last else samples
@@ -111,7 +115,7 @@ def shares(
 
 
 def shuffled(count: int, *seed: int) -> Tensor:
-    """The same order on every machine."""
+    """Permutation that is the same on every machine."""
     return torch.from_numpy(numpy.random.default_rng(seed).permutation(count))
 
 
@@ -121,12 +125,12 @@ def _cut(order: Tensor, begin: int, end: int, batch_size: int) -> tuple[Tensor, 
     return tuple(order[start : min(start + batch_size, end)] for start in range(begin, end, batch_size))
 
 
-# Which samples in which step, from where training starts to where it ends.
+# -- course: steps from the start of training to its end
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far training has come: the steps made in all, and where that is in the passes over the samples."""
+    """Position in the training: steps made in all, the epoch, and the step in it."""
 
     step: int = 0
     epoch: int = 0
@@ -134,6 +138,8 @@ class Position:
 
 
 class Course:
+    """Steps of a training run, with the share of one rank in each."""
+
     def __init__(self, config: TrainingConfig, *, samples: int, rank: int, size: int) -> None:
         self._config, self._samples, self._rank, self._size = config, samples, rank, size
         self.steps_per_epoch = steps_per_epoch(
@@ -152,7 +158,7 @@ class Course:
         self.last_step = _last_step(config, self.steps_per_epoch)
 
     def after(self, start: Position) -> Iterator[tuple[Position, SampleShare]]:
-        """Each share of this rank that comes after `start`, with the position that is reached by it."""
+        """Shares of this rank after `start`, each with the position reached by it."""
         step, epoch, first = start.step, start.epoch, start.step_in_epoch
         while True:
             for in_epoch, share in enumerate(self._shares(epoch, first), start=first + 1):
@@ -177,6 +183,6 @@ class Course:
 
 
 def _last_step(config: TrainingConfig, steps_per_epoch: int) -> int | None:
-    """None: only time ends it."""
+    """Number of the last step; None if only time ends the training."""
     by_epochs = None if config.epoch_limit is None else config.epoch_limit * steps_per_epoch
     return min((limit for limit in (config.steps, by_epochs) if limit is not None), default=None)

@@ -1,4 +1,4 @@
-"""What this rank has done: steps wait here until somebody is told of them, and are summed up for the end."""
+"""Journal of a rank's steps: collects them until they are reported, and sums them up for the result."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -11,6 +11,8 @@ from ringwide.training.progress import Progress, TrainingStep
 
 
 class Stopwatch:
+    """Time of training, without pauses for checkpoints and evaluation."""
+
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._before = clock, 0.0
         self._since: float | None = None
@@ -28,7 +30,7 @@ class Stopwatch:
             self._before, self._since = self.seconds, None
 
     @contextmanager
-    def resting(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         self._before, self._since = self.seconds, None
         try:
             yield
@@ -36,11 +38,8 @@ class Stopwatch:
             self._since = self._clock()
 
 
-# What a ring has sent, in a form of which the part before something can be taken away.
-
-
 class TrafficSource(Protocol):
-    """Since the ring was joined. One that encodes also has `links`, each with what was `sent` by codec."""
+    """Statistics of a ring since it was joined. A real ring's also have `links`, with what was `sent` by codec."""
 
     @property
     def bytes_sent(self) -> int: ...
@@ -52,10 +51,12 @@ class TrafficSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
+    """Bytes sent and received. A difference of two is the traffic between them."""
+
     bytes_sent: int = 0
     bytes_received: int = 0
-    raw_bytes: int = 0  # of segments, before they were encoded
-    wire_bytes: int = 0  # of the same, as they were sent
+    raw_bytes: int = 0  # of segments before encoding
+    wire_bytes: int = 0  # of the same segments as sent
     codec_seconds: float = 0.0
 
     @property
@@ -87,9 +88,11 @@ RECENT_STEPS = 50
 
 
 class StepJournal:
+    """Steps of this rank, reported through `tell` in batches."""
+
     def __init__(self, tell: Callable[[Any], None], statistics: Callable[[], TrafficSource]) -> None:
         self._tell, self._statistics = tell, statistics
-        self._not_training = traffic_of(statistics())  # what was sent before it, or while it rested
+        self._not_training = traffic_of(statistics())  # sent before training, or during its pauses
         self._untold: list[TrainingStep] = []
         self._recent: deque[TrainingStep] = deque(maxlen=RECENT_STEPS)
         self.steps = self.batches = self.samples = 0
@@ -103,18 +106,17 @@ class StepJournal:
 
     @property
     def loss(self) -> float:
-        """The mean over this rank's samples of its last steps: one batch alone says little, an epoch is long ago.
-        NaN if it had no samples."""
+        """Mean over this rank's samples of its last steps; NaN if there were no samples."""
         samples = sum(step.samples for step in self._recent)
         return sum(step.loss * step.samples for step in self._recent) / samples if samples else nan
 
     def traffic(self) -> Traffic:
-        """Of training alone."""
+        """Traffic of training alone."""
         return traffic_of(self._statistics()) - self._not_training
 
     @contextmanager
-    def resting(self) -> Iterator[None]:
-        """What is sent meanwhile is not of training."""
+    def paused(self) -> Iterator[None]:
+        """Do not count what is sent during the block."""
         before = self.traffic()
         try:
             yield

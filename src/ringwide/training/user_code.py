@@ -1,6 +1,6 @@
-"""What a user brings: functions named in an experiment file as `module:function`.
+"""User code: functions named in an experiment file as `module:function`.
 
-A mistake in them is told in one sentence, with its place in the user's file, as any other mistake in an experiment.
+A mistake in them becomes one sentence with its place in the user's file, as any other mistake in an experiment.
 """
 
 import importlib
@@ -18,7 +18,7 @@ Function = Callable[..., Any]
 
 
 def resolve(path: str, key: str) -> Function:
-    """The function that `module:function` names; `key` is where the experiment says so."""
+    """Function that `module:function` names. `key` is the key of the experiment with that name."""
     where = f"{key}: {path!r}"
     module_name, _, name = path.partition(":")
     module = _imported(module_name, where)
@@ -31,7 +31,7 @@ def resolve(path: str, key: str) -> Function:
 
 
 def call(path: str, key: str, options: Mapping[str, Any], offered: Mapping[str, Any] | None = None) -> Any:
-    """What the function returns, called with `options` and with as much of `offered` as it has parameters for."""
+    """Result of the function, called with `options` and with those of `offered` that it has parameters for."""
     function = resolve(path, key)
     arguments = {**_taken(function, offered or {}), **options}
     _check_arguments(function, arguments, f"{key}_options: {dict(options)}: {path!r}")
@@ -39,15 +39,15 @@ def call(path: str, key: str, options: Mapping[str, Any], offered: Mapping[str, 
 
 
 def guarded(function: Function, where: str) -> Function:
-    """The same function, whose exceptions are told as mistakes in `where`."""
+    """The same function, with its exceptions turned into a `ConfigError` about `where`."""
 
     def call_it(*values: Any, **options: Any) -> Any:
         try:
             return function(*values, **options)
         except RingwideError:
             raise
-        except (Exception, SystemExit) as error:  # whoever calls sys.exit() would end the node in silence
-            raise ConfigError(f"{where}: {_told(error)}") from error
+        except (Exception, SystemExit) as error:  # sys.exit() would end the node silently
+            raise ConfigError(f"{where}: {_described(error)}") from error
 
     return call_it
 
@@ -55,12 +55,12 @@ def guarded(function: Function, where: str) -> Function:
 def _imported(name: str, where: str) -> object:
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # a script that calls sys.exit() would otherwise end the node in silence
+    except (Exception, SystemExit) as error:  # sys.exit() in a script would end the node silently
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(
-                f"{where}: no module named {error.name!r}; put it beside the experiment file, or install it"
+                f"{where}: no module named {error.name!r}; put it next to the experiment file, or install it"
             ) from error
-        raise ConfigError(f"{where}: importing {name} failed: {_told(error)}") from error
+        raise ConfigError(f"{where}: importing {name} failed: {_described(error)}") from error
 
 
 def _did_you_mean(name: str, module: object) -> str:
@@ -86,20 +86,20 @@ def _check_arguments(function: Function, arguments: Mapping[str, Any], where: st
 
 
 def _signature(function: Function) -> inspect.Signature | None:
-    """None if it cannot be known, as for some functions that are not written in Python."""
+    """Signature, or None if it is unknown, as for some functions not written in Python."""
     try:
         return inspect.signature(function)
     except (ValueError, TypeError):
         return None
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     text = " ".join(f"{type(error).__name__}: {error}".split())
     theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_theirs(frame.filename)]
     return f"{text} ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else text
 
 
 def _is_theirs(file: str) -> bool:
-    """Not of this file, of Python, or of an installed package: those are seldom where the mistake is."""
+    """Whether the file is the user's: not this one, and not of Python or an installed package."""
     library = sysconfig.get_paths()["stdlib"]
     return file != __file__ and not file.startswith(("<", library)) and "site-packages" not in Path(file).parts

@@ -1,6 +1,7 @@
-"""Data of a user's own, from a function that returns what to train on and what is held out.
+"""User's data, from a function that returns the samples to train on and those to test on.
 
-Either is a pair of tensors or arrays, inputs and targets, or anything with a length whose items are such pairs.
+Each is a pair of tensors or arrays, inputs and targets, or a dataset: anything with a length whose items are such
+pairs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ EXPECTED = "it should return (train, test), each (inputs, targets) as tensors or
 Array = Tensor | numpy.ndarray
 
 
-def own_data(path: str, options: Mapping[str, Any]) -> Data:
+def load_user_data(path: str, options: Mapping[str, Any]) -> Data:
     given, where = call(path, KEY, options), f"{KEY}: {path!r}"
     if isinstance(given, Data):
         if not len(given.train):
@@ -42,7 +43,7 @@ def _samples(part: object, where: str) -> TensorSamples:
         )
     if not len(inputs):
         raise ConfigError(f"{where}: has no samples")
-    # Whatever integers they came as, this is what torch takes for classes.
+    # torch takes classes as int64.
     return TensorSamples(inputs, targets if targets.is_floating_point() else targets.long())
 
 
@@ -64,7 +65,7 @@ def _is_dataset(part: object) -> bool:
 
 
 def _items(dataset: Any) -> list[Any]:
-    """By index and not by iteration, which a dataset need not end."""
+    """Items by index: iterating over a dataset need not end."""
     return [dataset[index] for index in range(len(dataset))]
 
 
@@ -77,7 +78,7 @@ def _stacked(values: Sequence[Any], where: str) -> Tensor:
 
 
 def _converted(value: Any, where: str) -> Tensor:
-    """What torch made is kept as it is; numpy and Python make float64 where nobody asked for it."""
+    """Tensor of a value. Tensors keep their dtype; float64 of numpy and Python, their default, becomes float32."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
     try:

@@ -1,4 +1,4 @@
-"""What is said before there is a cluster, or if there is none. Nothing here needs Ray."""
+"""Errors before there is a cluster, or if there is none. Nothing here needs Ray."""
 
 import re
 import socket
@@ -38,14 +38,14 @@ def test_options_of_ray_without_ray(option: str, tmp_path: Path, capsys: pytest.
 def test_cpus_have_limits(cpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["run", experiment(tmp_path), "--on", "ray", "--cpus-per-node", cpus])
     assert code == ConfigError.exit_code
-    assert f"--cpus-per-node {cpus}: out of range; it goes from 1 to 1024" in capsys.readouterr().err
+    assert f"--cpus-per-node {cpus}: out of range; choose from 1 to 1024" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
         ("local", "--address: local: without --on ray all nodes run on this machine"),
-        ("ray://10.0.0.1:10001", "--address: ray://10.0.0.1:10001: the launcher is to be in the cluster itself"),
+        ("ray://10.0.0.1:10001", "--address: ray://10.0.0.1:10001: the launcher must run inside the cluster"),
         ("head", "--address: 'head': it needs a host and a port"),
     ],
 )
@@ -65,4 +65,4 @@ def test_a_cluster_that_does_not_answer_is_named_at_once() -> None:
         taken.bind(("127.0.0.1", 0))  # but nobody listens
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(JoinError, match=f"^--address: {where}: no Ray cluster answers there: .*ray start --head"):
-            cluster._knock(where, "--address")
+            cluster._probe(where, "--address")

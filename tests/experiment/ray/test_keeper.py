@@ -16,7 +16,7 @@ from ringwide.bootstrap.protection import new_key
 from ringwide.errors import RingwideError
 from ringwide.experiment.node_messages import decode
 from ringwide.experiment.ray import keeper as keepers
-from ringwide.experiment.ray.keeper import Keeper, News, Order, our_version
+from ringwide.experiment.ray.keeper import Keeper, NewOutput, Order, our_version
 from ringwide.training.progress import Result
 
 EXPERIMENT = "name: t\nnodes: 1\nlogging: verbose\ntraining: {model: linear, data: clusters, steps: 3}\n"
@@ -61,15 +61,15 @@ def texts_below(directory: Path) -> list[bytes]:
     return found
 
 
-async def everything(keeper: Keeper) -> News:
+async def everything(keeper: Keeper) -> NewOutput:
     output: list[str] = []
     errors: list[str] = []
     while True:
-        news = await keeper.news()
-        output += news.output
-        errors += news.errors
-        if news.code is not None:
-            return News(tuple(output), tuple(errors), news.code)
+        new = await keeper.poll()
+        output += new.output
+        errors += new.errors
+        if new.code is not None:
+            return NewOutput(tuple(output), tuple(errors), new.code)
 
 
 @pytest.mark.system
@@ -92,14 +92,14 @@ async def test_what_a_node_says_and_where_it_runs(
     monkeypatch.setenv("RINGWIDE_SET", "of those who started Ray")
     codes(f"{SPEAKS}\nraise SystemExit(7)")
     await keeper.start(order(tmp_path))
-    assert await everything(keeper) == News((f"ours {tmp_path}",), ("oh",), 7)
+    assert await everything(keeper) == NewOutput((f"ours {tmp_path}",), ("oh",), 7)
 
 
 async def test_a_signal_reaches_the_node(keeper: Keeper, codes: Callable[[str], int], tmp_path: Path) -> None:
     codes("import signal; print('here', flush=True); signal.pause()")
     await keeper.signal(signal.SIGTERM)  # there is no node yet
     await keeper.start(order(tmp_path))
-    assert (await keeper.news()).output == ("here",)
+    assert (await keeper.poll()).output == ("here",)
     await keeper.signal(signal.SIGTERM)
     assert (await everything(keeper)).code == -signal.SIGTERM
     await keeper.signal(signal.SIGTERM)  # nor any more
@@ -111,20 +111,20 @@ async def test_a_node_whose_words_nobody_takes_waits(
     monkeypatch.setattr(keepers, "MOST_HELD", 1000)
     codes("for number in range(20_000): print(f'{number:099}')")
     await keeper.start(order(tmp_path))
-    news, sizes = await keeper.news(), []
-    while news.code is None:
-        sizes.append(len(news.output))
-        news = await keeper.news()
-    assert sum(sizes) + len(news.output) == 20_000
+    new, sizes = await keeper.poll(), []
+    while new.code is None:
+        sizes.append(len(new.output))
+        new = await keeper.poll()
+    assert sum(sizes) + len(new.output) == 20_000
     assert max(sizes) <= 11
 
 
 async def test_where_it_is(keeper: Keeper, tmp_path: Path) -> None:
     (tmp_path / "experiment.yaml").write_text("name: t\n")
-    found = await keeper.look(str(tmp_path), "name: t\n")
+    found = await keeper.inspect(str(tmp_path), "name: t\n")
     assert (found.version, found.sees_directory) == (our_version(), True)
-    assert not (await keeper.look(str(tmp_path), "name: other\n")).sees_directory
-    assert not (await keeper.look(str(tmp_path / "gone"), "name: t\n")).sees_directory
+    assert not (await keeper.inspect(str(tmp_path), "name: other\n")).sees_directory
+    assert not (await keeper.inspect(str(tmp_path / "gone"), "name: t\n")).sees_directory
 
 
 async def test_a_port_that_was_promised_is_held(keeper: Keeper) -> None:

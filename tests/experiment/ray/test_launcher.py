@@ -7,7 +7,7 @@ from ringwide.errors import ConfigError, JoinError
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.ray.cluster import needed, there_is
 from ringwide.experiment.ray.keeper import NodeEnvironment, Order, our_version
-from ringwide.experiment.ray.launcher import check_surroundings, listening_hosts, placement
+from ringwide.experiment.ray.launcher import check_environments, listening_hosts, placement
 
 HOSTS = ("10.0.0.1", "10.0.0.2")
 SHARED, ALONE = NodeEnvironment("a", our_version(), True), NodeEnvironment("b", our_version(), False)
@@ -33,18 +33,18 @@ def test_what_is_needed_and_what_there_is() -> None:
 
 
 def test_another_version_is_named() -> None:
-    with pytest.raises(JoinError, match=r"node 1 on 10\.0\.0\.2: there ringwide is 9\.9, here "):
-        check_surroundings([SHARED, NodeEnvironment("b", "9.9", True)], HOSTS, None, config(), Path("/runs/t"))
+    with pytest.raises(JoinError, match=r"node 1 on 10\.0\.0\.2: it has ringwide 9\.9, this machine has "):
+        check_environments([SHARED, NodeEnvironment("b", "9.9", True)], HOSTS, None, config(), Path("/runs/t"))
 
 
 def test_checkpoints_need_a_disk_that_is_shared() -> None:
     found, kept = [SHARED, ALONE], {"every_steps": 5}
-    check_surroundings(found, HOSTS, None, config(), Path("/runs/t"))
-    check_surroundings(found, HOSTS, None, config(checkpoint={**kept, "directory": "/shared"}), Path("/runs/t"))
+    check_environments(found, HOSTS, None, config(), Path("/runs/t"))
+    check_environments(found, HOSTS, None, config(checkpoint={**kept, "directory": "/shared"}), Path("/runs/t"))
     with pytest.raises(ConfigError, match=r"node 1 on 10\.0\.0\.2 does not see /runs/t"):
-        check_surroundings(found, HOSTS, None, config(checkpoint=kept), Path("/runs/t"))
+        check_environments(found, HOSTS, None, config(checkpoint=kept), Path("/runs/t"))
     with pytest.raises(ConfigError, match=r"--resume old: node 1 on 10\.0\.0\.2 does not share this disk"):
-        check_surroundings(found, HOSTS, Path("old"), config(), Path("/runs/t"))
+        check_environments(found, HOSTS, Path("old"), config(), Path("/runs/t"))
 
 
 def test_an_order_that_is_shown_does_not_show_its_key() -> None:

@@ -1,4 +1,4 @@
-"""A node as its launcher sees it, with a keeper that only says what it is told to say. Ray is not needed."""
+"""Remote nodes as their launcher sees them, with a fake keeper. Ray is not needed."""
 
 import asyncio
 import signal
@@ -12,7 +12,7 @@ import pytest
 
 from ringwide.errors import JoinError
 from ringwide.experiment.ray import launcher
-from ringwide.experiment.ray.keeper import News
+from ringwide.experiment.ray.keeper import NewOutput
 from ringwide.experiment.ray.launcher import RemoteNode, RemoteStart, answer, why
 
 
@@ -38,14 +38,14 @@ class Method:
 
 
 class FakeKeeper:
-    """Tells these news, one after the other; an exception is raised instead. After the last it says nothing more."""
+    """Answers polls with these, one after the other; an exception is raised. After the last it answers no more."""
 
-    def __init__(self, *news: News | Exception, log: bytes = b"") -> None:
+    def __init__(self, *news: NewOutput | Exception, log: bytes = b"") -> None:
         self._news, self._log = list(news), log
         self.signals: list[int] = []
-        self.news, self.log, self.signal = Method(self._tell), Method(self._read), Method(self.signals.append)
+        self.poll, self.log, self.signal = Method(self._tell), Method(self._read), Method(self.signals.append)
 
-    async def _tell(self) -> News:
+    async def _tell(self) -> NewOutput:
         if not self._news:
             await asyncio.get_running_loop().create_future()
         news = self._news.pop(0)
@@ -66,10 +66,12 @@ def started(
 
 async def test_everything_a_node_says_arrives_and_so_does_its_end(tmp_path: Path) -> None:
     heard: list[str] = []
-    keeper = FakeKeeper(News(("a", "b"), ()), News((), ("oh",)), News(("c",), ("no",), 3), log=b"a log file")
+    keeper = FakeKeeper(
+        NewOutput(("a", "b"), ()), NewOutput((), ("oh",)), NewOutput(("c",), ("no",), 3), log=b"a log file"
+    )
     exit = await started(keeper, tmp_path, heard.append, fetches_log=True).ended
     assert heard == ["a", "b", "c"]
-    assert (exit.code, exit.last_words) == (3, ("oh", "no"))
+    assert (exit.code, exit.last_lines) == (3, ("oh", "no"))
     assert str(exit) == "node 1 on 10.0.0.2 ended with exit code 3"
     assert (tmp_path / "node-1.stderr.log").read_text() == "oh\nno\n"
     assert (tmp_path / "node-1.log").read_bytes() == b"a log file"
@@ -77,23 +79,23 @@ async def test_everything_a_node_says_arrives_and_so_does_its_end(tmp_path: Path
 
 async def test_a_node_whose_actor_is_gone_keeps_its_last_words(tmp_path: Path) -> None:
     lost = RayError("The actor died.\n\tpid: 7\nThe actor is dead because its node has died. Node Id: 12. More.")
-    exit = await started(FakeKeeper(News((), ("oh",)), lost), tmp_path).ended
+    exit = await started(FakeKeeper(NewOutput((), ("oh",)), lost), tmp_path).ended
     assert str(exit) == ("node 1 on 10.0.0.2 was lost with its Ray actor: The actor is dead because its node has died")
-    assert (exit.code, exit.last_words) == (-signal.SIGKILL, ("oh",))
+    assert (exit.code, exit.last_lines) == (-signal.SIGKILL, ("oh",))
 
 
 async def test_an_actor_that_says_nothing_more_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "ANSWER_SECONDS", 0.01)
-    monkeypatch.setattr(launcher, "NEWS_SECONDS", 0.01)
+    monkeypatch.setattr(launcher, "POLL_SECONDS", 0.01)
     exit = await started(FakeKeeper(), tmp_path).ended
-    assert str(exit) == "node 1 on 10.0.0.2 was lost: its Ray actor gave no sign of life for 0.01 s"
+    assert str(exit) == "node 1 on 10.0.0.2 was lost: its Ray actor has not answered for 0.01 s"
 
 
 async def test_a_node_that_nobody_hears_any_more_is_killed(tmp_path: Path) -> None:
     def full(line: str) -> None:
         raise OSError("the disk is full")
 
-    keeper = FakeKeeper(News(("a",), ()))
+    keeper = FakeKeeper(NewOutput(("a",), ()))
     node = started(keeper, tmp_path, full)
     with pytest.raises(OSError, match="the disk is full"):
         await node.ended

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from experiment.report.made_runs import evaluation_line, made_result, made_results, made_steps, step_line, write_run
-from ringwide.experiment.report.metrics import MAX_BINS, MAX_PIECES, Metrics, read_lines, read_metrics
+from ringwide.experiment.report.metrics import MAX_BINS, MAX_INTERVALS, Metrics, read_lines, read_metrics
 from ringwide.experiment.report.run_files import Run, read
 
 
@@ -67,7 +67,7 @@ def test_losses_that_are_not_finite_are_told_and_left_out() -> None:
 
 def test_the_pace_is_that_of_all_nodes() -> None:
     metrics = metrics_of(made_steps(nodes=3, steps=2000))  # 100 steps a second and node, for 20 seconds
-    assert 10 < len(metrics.pace) <= MAX_PIECES
+    assert 10 < len(metrics.pace) <= MAX_INTERVALS
     assert [piece.steps_per_second for piece in metrics.pace] == pytest.approx([300] * len(metrics.pace), rel=0.06)
     assert metrics.pace[-1].end <= 20
 

@@ -17,7 +17,7 @@ def run_of(directory: Path, *results: Any, **changes: Any) -> Run:
     write_run(directory, made_results(*results, **changes), [])
     found = read(directory)
     assert isinstance(found, Run)
-    return writing.mended(found, read_metrics(directory))
+    return writing.with_missing_nodes(found, read_metrics(directory))
 
 
 def column(table: Table, head: str) -> list[str]:

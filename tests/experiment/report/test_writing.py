@@ -197,7 +197,7 @@ def test_without_packages_the_tables_are_written_and_the_cure_is_told(
     assert written == tmp_path / "report.md"
     assert not (tmp_path / "report.html").exists()
     assert caplog.messages == [
-        f"{tmp_path}/report.html was not drawn, as there is no {package}: pip install 'ringwide[experiments]'"
+        f"{tmp_path}/report.html was not drawn, as {package} is not installed: pip install 'ringwide[experiments]'"
     ]
 
 

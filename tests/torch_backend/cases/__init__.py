@@ -1,1 +1,1 @@
-"""What is asked of a backend, one file a family. Every function is one case and gets the `World` it is played in."""
+"""Cases for a backend, one file for each family. Every function is one case and gets the `World` it runs in."""

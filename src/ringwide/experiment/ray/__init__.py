@@ -1,0 +1,1 @@
+"""Nodes of an experiment on a Ray cluster."""

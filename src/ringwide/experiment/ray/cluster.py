@@ -1,4 +1,4 @@
-"""Being connected to a Ray cluster that somebody has started, for the length of a block."""
+"""Connection to a running Ray cluster, and the reservation of CPUs on it for every node."""
 
 import asyncio
 import os
@@ -14,20 +14,20 @@ from ringwide.errors import ConfigError, JoinError
 
 VARIABLE = "RAY_ADDRESS"
 AUTO = "auto"
-KNOCK_SECONDS = 10.0
+PROBE_SECONDS = 10.0
 START = "start one with `ray start --head`, and `ray start --address HOST:6379` on the other machines"
 
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Connected to the cluster at `address`; by default to that of RAY_ADDRESS, or the one that this machine is in."""
+    """Connect to the cluster at `address`; by default to that of RAY_ADDRESS, or the one this machine belongs to."""
     where, origin = _named(address)
     require_ray()
     import ray
 
-    _knock(where, origin)
+    _probe(where, origin)
     try:
-        # Neither what Ray has to say nor what its workers print belongs between our lines.
+        # Keep Ray's log and the output of its workers out of ours.
         ray.init(address=where, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
         raise _unreachable(where, origin, str(error).partition("\n")[0]) from error
@@ -43,7 +43,7 @@ def require_ray() -> None:
 
 
 def cpus_of_nodes() -> list[float]:
-    """How many CPUs each Ray node that lives has."""
+    """CPUs of each Ray node that is alive."""
     import ray
 
     return [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
@@ -57,7 +57,7 @@ def free_cpus() -> float:
 
 
 def _named(address: str | None) -> tuple[str, str]:
-    """Which cluster, and who named it."""
+    """Address of the cluster, and the option or variable that named it."""
     where, origin = address, "--address"
     if where is None:
         where, origin = os.environ.get(VARIABLE) or AUTO, VARIABLE
@@ -65,7 +65,7 @@ def _named(address: str | None) -> tuple[str, str]:
         raise ConfigError(f"{origin}: local: without --on ray all nodes run on this machine; or name a cluster")
     if "://" in where:
         raise ConfigError(
-            f"{origin}: {where}: the launcher is to be in the cluster itself: run it on one of its machines, by hand or"
+            f"{origin}: {where}: the launcher must run inside the cluster: start it on one of its machines, by hand or"
             f" through `ray job submit`, with HOST:PORT of the head node or {AUTO}"
         )
     if where != AUTO:
@@ -73,13 +73,13 @@ def _named(address: str | None) -> tuple[str, str]:
     return where, origin
 
 
-def _knock(where: str, origin: str) -> None:
-    """Ray itself would try for minutes."""
+def _probe(where: str, origin: str) -> None:
+    """Fail at once if nothing listens there: Ray itself would try for minutes."""
     if where == AUTO:
         return
     address = parse_address(where, origin)
     try:
-        socket.create_connection((address.host, address.port), timeout=KNOCK_SECONDS).close()
+        socket.create_connection((address.host, address.port), timeout=PROBE_SECONDS).close()
     except OSError as error:
         raise _unreachable(where, origin, str(error.strerror or error)) from error
 
@@ -87,33 +87,36 @@ def _knock(where: str, origin: str) -> None:
 def _unreachable(where: str, origin: str, problem: str) -> JoinError:
     if where == AUTO:
         return JoinError(
-            f"--on ray: this machine is in no Ray cluster, and {VARIABLE} names none: {START}; or name its head node"
-            f" with --address HOST:PORT ({problem})"
+            f"--on ray: this machine belongs to no Ray cluster, and {VARIABLE} names none: {START}; or name its"
+            f" head node with --address HOST:PORT ({problem})"
         )
     return JoinError(f"{origin}: {where}: no Ray cluster answers there: {problem}; {START}")
 
 
-# Room for every node in the cluster, spread over as many machines as there are, and given back however it ends.
+# -- reservation
 
 SAY_AFTER_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """One place in the cluster for each node."""
+class Reservation:
+    """CPUs reserved for each node."""
 
     group: Any  # Ray's placement group
     hosts: tuple[str, ...]  # the address of each node's Ray node, by rank
 
 
 @asynccontextmanager
-async def room_for(nodes: int, cpus: float, *, seconds: float, say: Callable[[str], None]) -> AsyncIterator[Room]:
+async def reserved(
+    nodes: int, cpus: float, *, seconds: float, say: Callable[[str], None]
+) -> AsyncIterator[Reservation]:
+    """Reserve `cpus` for each node, spread over the machines, for the length of the block."""
     from ray.util.placement_group import placement_group, remove_placement_group
 
     group = placement_group([{"CPU": cpus}] * nodes, strategy="SPREAD")
     try:
         await _ready(group, nodes, cpus, seconds, say)
-        yield Room(group, _hosts_of(group, nodes))
+        yield Reservation(group, _hosts_of(group, nodes))
     finally:
         remove_placement_group(group)
 

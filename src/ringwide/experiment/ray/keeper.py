@@ -1,7 +1,8 @@
-"""The actor that keeps one node on its Ray node: a child process, what it says, how it ends. It knows nothing of Ray.
+"""Keeper of one node: the Ray actor that starts the node as its child process, passes on its output and its signals.
 
-A child process, because it can be signalled and killed whatever it computes, and because it is then just what a node is
-elsewhere. It does not outlive the keeper: the kernel kills it when the keeper, for example with its Ray node, is gone.
+The node is a child process because it can then be signalled and killed whatever it computes, and because it is the same
+process as on any other host. The kernel kills it when the keeper ends, for example with its Ray node. This module
+imports nothing of Ray.
 """
 
 import asyncio
@@ -25,32 +26,32 @@ from ringwide.experiment.recorder import versions
 
 @dataclass(frozen=True, slots=True)
 class NodeEnvironment:
-    """Where a keeper is."""
+    """Environment of a keeper, compared with that of the launcher."""
 
-    machine: str  # equal for those that reach each other over loopback, and for no others
+    machine: str  # equal exactly for nodes that reach each other over loopback
     version: str  # of ringwide
-    sees_directory: bool  # of the run, as the launcher does: because it is the same machine, or the disk is shared
+    sees_directory: bool  # the run's directory: this is the launcher's machine, or they share a disk
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Everything that a keeper needs to start its node."""
+    """Order to a keeper: everything it needs to start its node."""
 
     rank: int
     experiment: str  # the file's text
-    directory: str | None  # of the run; None: it is not seen from there
+    directory: str | None  # of the run; None if that machine does not see it
     peers: tuple[str, ...]
     working_directory: str  # of the launcher, used where it exists
     import_from: tuple[str, ...]
     resume: str | None
     threads: int
-    variables: dict[str, str]  # those of the launcher's environment that are about ringwide
-    key: str | None = field(repr=False)  # the text of a key file, made for this run
+    variables: dict[str, str]  # RINGWIDE_* of the launcher's environment
+    key: str | None = field(repr=False)  # text of a key file made for this run
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """What a node has said since the last news, and its exit code once that was all."""
+class NewOutput:
+    """Output of a node since the last poll, and its exit code after the last of it."""
 
     output: tuple[str, ...]
     errors: tuple[str, ...]
@@ -62,32 +63,34 @@ def our_version() -> str:
 
 
 CHILD = "ringwide.experiment.ray.child"
-NEWS_SECONDS = 5.0
-"""The keeper answers after this long, also if there is nothing to tell: so that it is known to be there."""
+POLL_SECONDS = 5.0
+"""A poll is answered after this long even without output, which shows that the keeper is alive."""
 MOST_HELD = 8 * 1024 * 1024
-"""Characters that nobody has asked for yet; beyond it the node waits."""
+"""Characters of output kept until the next poll. Beyond this the node blocks."""
 CHUNK_BYTES = 4 * 1024 * 1024
 EXPERIMENT = "experiment.yaml"
 OUR_VARIABLES = "RINGWIDE_"
 
 
 class Keeper:
+    """Ray actor with one node. The launcher calls `inspect`, `listen`, `start`, then `poll` until there is a code."""
+
     def __init__(self) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="ringwide-"))
         self._listener: int | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._log = self._scratch
-        self._heard = _Heard()
+        self._buffer = _OutputBuffer()
         self._watching: asyncio.Task[None] | None = None
         self._code: int | None = None
 
-    async def look(self, directory: str, experiment: str) -> NodeEnvironment:
+    async def inspect(self, directory: str, experiment: str) -> NodeEnvironment:
         return NodeEnvironment(this_machine(), our_version(), _holds(Path(directory, EXPERIMENT), experiment))
 
     async def listen(self, host: str, rank: int) -> str:
-        """Where this node will be found. The port is the kernel's choice, and nobody else can get it any more."""
+        """Listen on behalf of the node and return the address. The kernel chooses a port, which the node inherits."""
         try:
-            # Whether that is safe beyond loopback is asked by the node, which knows the settings.
+            # The node, which knows the settings, checks whether that is safe beyond loopback.
             with listen(Address(host, 0), rank=rank, beyond_loopback=True) as listener:
                 port = listener.getsockname()[1]
                 self._listener = listener.detach()
@@ -100,28 +103,28 @@ class Keeper:
         self._log = directory / f"node-{order.rank}.log"
         (self._scratch / "peers.txt").write_text("".join(f"{peer}\n" for peer in order.peers), encoding="utf-8")
         (self._scratch / EXPERIMENT).write_text(order.experiment, encoding="utf-8")
-        words = ["--json", "--rank", str(order.rank), "--peers", str(self._scratch / "peers.txt")]
-        words += ["--config", str(directory / EXPERIMENT), "--run-directory", str(directory)]
-        words += ["--resume", order.resume] if order.resume else []
+        arguments = ["--json", "--rank", str(order.rank), "--peers", str(self._scratch / "peers.txt")]
+        arguments += ["--config", str(directory / EXPERIMENT), "--run-directory", str(directory)]
+        arguments += ["--resume", order.resume] if order.resume else []
         inherited = [] if self._listener is None else [self._listener]
-        words += ["--listener", str(self._listener)] if inherited else []
-        with _without_a_name(order.key) as key:
+        arguments += ["--listener", str(self._listener)] if inherited else []
+        with _unnamed_file(order.key) as key:
             if key is not None:
-                words += ["--key-file", f"/dev/fd/{key}"]
+                arguments += ["--key-file", f"/dev/fd/{key}"]
                 inherited.append(key)
-            await self._spawn(order, words, inherited)
+            await self._spawn(order, arguments, inherited)
         self._close_listener()
         self._watching = asyncio.ensure_future(self._watch())
 
-    async def news(self) -> News:
+    async def poll(self) -> NewOutput:
         with suppress(TimeoutError):
-            async with asyncio.timeout(NEWS_SECONDS):
-                await self._heard.anything.wait()
-        output, errors = self._heard.take()
+            async with asyncio.timeout(POLL_SECONDS):
+                await self._buffer.anything.wait()
+        output, errors = self._buffer.take()
         if self._watching is not None and self._watching.done():
             self._watching.result()
-            return News(output, errors, self._code)
-        return News(output, errors)
+            return NewOutput(output, errors, self._code)
+        return NewOutput(output, errors)
 
     async def signal(self, number: int) -> None:
         if self._process is not None and self._process.returncode is None:
@@ -129,7 +132,7 @@ class Keeper:
                 self._process.send_signal(number)
 
     async def log(self, offset: int) -> bytes:
-        """A part of what the node has written to its log file, in verbose mode."""
+        """Bytes of the node's log file from `offset` on, up to `CHUNK_BYTES`."""
         try:
             with self._log.open("rb") as file:
                 file.seek(offset)
@@ -138,36 +141,36 @@ class Keeper:
             return b""
 
     async def end(self) -> None:
-        """Leave nothing behind."""
+        """Kill the node and remove its files."""
         await self.signal(signal.SIGKILL)
         if self._process is not None:
             await self._process.wait()
         self._close_listener()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    async def _spawn(self, order: Order, words: Iterable[str], inherited: Iterable[int]) -> None:
+    async def _spawn(self, order: Order, arguments: Iterable[str], inherited: Iterable[int]) -> None:
         import_from = os.pathsep.join([*order.import_from, os.getcwd()])
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", CHILD, str(os.getpid()), import_from, *words),
+            *(sys.executable, "-m", CHILD, str(os.getpid()), import_from, *arguments),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            cwd=_if_there(order.working_directory),
+            cwd=_if_exists(order.working_directory),
             env=_environment(order, os.environ),
             pass_fds=tuple(inherited),
-            start_new_session=True,  # a signal to a process group of Ray is not for the node
+            start_new_session=True,  # signals to Ray's process groups are not for the node
         )
 
     async def _watch(self) -> None:
-        process, heard = self._process, self._heard
+        process, buffer = self._process, self._buffer
         assert process is not None
         assert process.stdout is not None
         assert process.stderr is not None
         try:
-            await asyncio.gather(heard.hear(process.stdout, heard.output), heard.hear(process.stderr, heard.errors))
+            await asyncio.gather(buffer.fill(process.stdout, buffer.output), buffer.fill(process.stderr, buffer.errors))
             self._code = await process.wait()
         finally:
-            heard.anything.set()
+            buffer.anything.set()
 
     def _close_listener(self) -> None:
         if self._listener is not None:
@@ -175,8 +178,8 @@ class Keeper:
             self._listener = None
 
 
-class _Heard:
-    """What the node has said and nobody has asked for yet."""
+class _OutputBuffer:
+    """Output of the node that was not polled yet."""
 
     def __init__(self) -> None:
         self.output: list[str] = []
@@ -184,7 +187,7 @@ class _Heard:
         self.anything, self._room = asyncio.Event(), asyncio.Event()
         self._held = 0
 
-    async def hear(self, stream: asyncio.StreamReader, lines: list[str]) -> None:
+    async def fill(self, stream: asyncio.StreamReader, lines: list[str]) -> None:
         async for line in lines_of(stream):
             lines.append(line)
             self._held += len(line)
@@ -203,7 +206,7 @@ class _Heard:
         return taken
 
 
-def _if_there(directory: str) -> str | None:
+def _if_exists(directory: str) -> str | None:
     return directory if Path(directory).is_dir() else None
 
 
@@ -215,8 +218,8 @@ def _holds(file: Path, text: str) -> bool:
 
 
 @contextmanager
-def _without_a_name(text: str | None) -> Iterator[int | None]:
-    """A file that only those can read who inherit it, so that nothing of it is left on a disk, however we end."""
+def _unnamed_file(text: str | None) -> Iterator[int | None]:
+    """Descriptor of an unnamed file with this text: only a child can read it, and it vanishes however we end."""
     if text is None:
         yield None
         return
@@ -228,7 +231,7 @@ def _without_a_name(text: str | None) -> Iterator[int | None]:
 
 
 def _environment(order: Order, ours: Mapping[str, str]) -> dict[str, str]:
-    """Ray's, but what it says of ringwide is for those who started Ray; the launcher's is what was meant."""
+    """Ray's environment with the launcher's RINGWIDE_* variables instead of those that Ray was started with."""
     threads = {"OMP_NUM_THREADS": str(order.threads), "OPENBLAS_NUM_THREADS": str(order.threads)}
     rest = {name: value for name, value in ours.items() if not name.startswith(OUR_VARIABLES)}
     return {**rest, **threads, **order.variables}

@@ -1,7 +1,7 @@
-"""A Ray cluster as the place where nodes run: an actor for each, which keeps the node as its child process.
+"""Host of nodes on a Ray cluster: one actor per node, a `Keeper`, which runs the node as its child process.
 
-The launcher asks all keepers where they are, lets them listen where the others find them, and tells everybody the
-addresses. Actors and their places belong to the launcher's Ray job: if it dies, Ray ends them, and they their nodes.
+The launcher inspects every keeper's machine, lets each keeper listen, and then tells all of them the addresses. Actors
+and their reservation belong to the launcher's Ray job: if it dies, Ray ends the actors, and their nodes die with them.
 """
 
 import asyncio
@@ -18,24 +18,30 @@ from ringwide.errors import ConfigError, JoinError
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.fleet import Exit, ProcessOutput
 from ringwide.experiment.launch import Launch
-from ringwide.experiment.ray.cluster import Room, connected, room_for
+from ringwide.experiment.ray.cluster import Reservation, connected, reserved
 from ringwide.experiment.ray.keeper import (
     EXPERIMENT,
-    NEWS_SECONDS,
     OUR_VARIABLES,
+    POLL_SECONDS,
     Keeper,
-    News,
+    NewOutput,
     NodeEnvironment,
     Order,
     our_version,
 )
 
+LOOPBACK = "127.0.0.1"
+END_SECONDS = 5.0
+MOST_CPUS = 1024
+
 ANSWER_SECONDS = 60.0
-"""A keeper that owes news for so much longer than it may take is lost. Ray itself often knows earlier."""
+"""A keeper whose answer is this much overdue is lost. Ray itself often knows earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteStart:
+    """Start of one node by its keeper."""
+
     keeper: Any  # the handle of an actor that is a Keeper
     order: Order
     host: str
@@ -49,10 +55,12 @@ class RemoteStart:
 
 
 class RemoteNode:
+    """Node on a Ray node, polled through its keeper."""
+
     def __init__(self, rank: int, start: RemoteStart, on_line: Callable[[str], None]) -> None:
         self.rank = rank
         self._start, self._keeper = start, start.keeper
-        self._words = ProcessOutput(start.directory / f"node-{rank}.stderr.log")
+        self._errors = ProcessOutput(start.directory / f"node-{rank}.stderr.log")
         self._ended = asyncio.ensure_future(self._watch(on_line))
 
     @property
@@ -61,13 +69,13 @@ class RemoteNode:
 
     def signal(self, number: int) -> None:
         if not self._ended.done():
-            self._keeper.signal.remote(number)  # nobody waits for the answer: that the node ends is the answer
+            self._keeper.signal.remote(number)  # no answer needed: the node ends
 
     async def _watch(self, on_line: Callable[[str], None]) -> Exit:
         from ray.exceptions import RayError
 
         try:
-            while (code := self._tell(await self._news(), on_line)) is None:
+            while (code := self._pass_on(await self._poll(), on_line)) is None:
                 pass
             if self._start.fetches_log:
                 await self._fetch_log()
@@ -75,22 +83,22 @@ class RemoteNode:
         except RayError as error:
             return self._exit(-signal.SIGKILL, f"was lost with its Ray actor: {why(error)}")
         except TimeoutError:
-            return self._exit(-signal.SIGKILL, f"was lost: its Ray actor gave no sign of life for {ANSWER_SECONDS:g} s")
+            return self._exit(-signal.SIGKILL, f"was lost: its Ray actor has not answered for {ANSWER_SECONDS:g} s")
         except Exception:
-            self._keeper.signal.remote(signal.SIGKILL)  # nobody listens any more
+            self._keeper.signal.remote(signal.SIGKILL)  # nobody reads its output any more
             raise
 
-    async def _news(self) -> News:
-        async with asyncio.timeout(NEWS_SECONDS + ANSWER_SECONDS):
-            news: News = await self._keeper.news.remote()
-            return news
+    async def _poll(self) -> NewOutput:
+        async with asyncio.timeout(POLL_SECONDS + ANSWER_SECONDS):
+            new: NewOutput = await self._keeper.poll.remote()
+            return new
 
-    def _tell(self, news: News, on_line: Callable[[str], None]) -> int | None:
-        for line in news.output:
+    def _pass_on(self, new: NewOutput, on_line: Callable[[str], None]) -> int | None:
+        for line in new.output:
             on_line(line)
-        for line in news.errors:
-            self._words(line)
-        return news.code
+        for line in new.errors:
+            self._errors(line)
+        return new.code
 
     async def _fetch_log(self) -> None:
         with suppress(OSError), (self._start.directory / f"node-{self.rank}.log").open("wb") as log:
@@ -98,49 +106,25 @@ class RemoteNode:
                 while chunk := await self._keeper.log.remote(log.tell()):
                     log.write(chunk)
 
-    def _exit(self, code: int, fate: str = "") -> Exit:
-        return Exit(self.rank, code, tuple(self._words.last), self._start.host, fate)
+    def _exit(self, code: int, description: str = "") -> Exit:
+        return Exit(self.rank, code, tuple(self._errors.last), self._start.host, description)
 
 
-async def answer(reference: Any, who: str, what: str, seconds: float) -> Any:
-    """What a keeper answers, in time. Whatever is wrong is a `JoinError` that names the node."""
-    from ray.exceptions import RayError, RayTaskError
-
-    try:
-        async with asyncio.timeout(seconds):
-            return await reference
-    except TimeoutError:
-        raise JoinError(
-            f"{who}: its Ray actor did not {what} within {seconds:g} s (start_timeout_seconds); is that machine busy?"
-        ) from None
-    except RayTaskError as error:
-        raise JoinError(f"{who}: {error.cause or why(error)}") from error
-    except RayError as error:
-        raise JoinError(f"{who} was lost with its Ray actor: {why(error)}") from error
-
-
-def why(error: BaseException) -> str:
-    """The sentence of Ray's many that says what happened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "because" in line or "Error:" in line] or lines
-    return telling[-1].partition(". ")[0].rstrip(".") if telling else type(error).__name__
-
-
-LOOPBACK = "127.0.0.1"
-FAREWELL_SECONDS = 5.0
-MOST_CPUS = 1024
+# -- all nodes on the cluster
 
 
 @contextmanager
 def on_ray(address: str | None, cpus_per_node: int | None) -> Iterator["OnRay"]:
     cpus = 1 if cpus_per_node is None else cpus_per_node
     if not 1 <= cpus <= MOST_CPUS:
-        raise ConfigError(f"--cpus-per-node {cpus}: out of range; it goes from 1 to {MOST_CPUS}")
+        raise ConfigError(f"--cpus-per-node {cpus}: out of range; choose from 1 to {MOST_CPUS}")
     with connected(address):
         yield OnRay(cpus)
 
 
 class OnRay:
+    """`NodeHost` for a Ray cluster."""
+
     patience_seconds = 30.0  # Ray needs a while to be sure that a machine is gone
 
     def __init__(self, cpus_per_node: int) -> None:
@@ -151,11 +135,13 @@ class OnRay:
         self, launch: Launch, config: ExperimentConfig, directory: Path, say: Callable[[str], None]
     ) -> AsyncIterator[Sequence[RemoteStart]]:
         seconds = config.ring.start_timeout_seconds
-        async with room_for(config.nodes, self._cpus, seconds=seconds, say=say) as room:
-            keepers = [_keeper(room, rank, self._cpus) for rank in range(config.nodes)]
+        async with reserved(config.nodes, self._cpus, seconds=seconds, say=say) as reservation:
+            keepers = [_keeper(reservation, rank, self._cpus) for rank in range(config.nodes)]
             try:
-                say(placement(room.hosts))
-                yield await self._prepared(_Keepers(keepers, room.hosts, seconds), launch, config, _absolute(directory))
+                say(placement(reservation.hosts))
+                yield await self._prepared(
+                    _Keepers(keepers, reservation.hosts, seconds), launch, config, _absolute(directory)
+                )
             finally:
                 await _dismiss(keepers)
 
@@ -163,8 +149,8 @@ class OnRay:
         self, keepers: "_Keepers", launch: Launch, config: ExperimentConfig, directory: Path
     ) -> list[RemoteStart]:
         experiment = (directory / EXPERIMENT).read_text(encoding="utf-8")
-        found: list[NodeEnvironment] = await keepers.each("look", [(str(directory), experiment)] * config.nodes)
-        check_surroundings(found, keepers.hosts, launch.resume, config, directory)
+        found: list[NodeEnvironment] = await keepers.each("inspect", [(str(directory), experiment)] * config.nodes)
+        check_environments(found, keepers.hosts, launch.resume, config, directory)
         addresses = listening_hosts([each.machine for each in found], keepers.hosts)
         peers = await keepers.each("listen", [(host, rank) for rank, host in enumerate(addresses)])
         everyones = _everyones_order(launch, experiment, peers, self._cpus, config)
@@ -180,7 +166,7 @@ class OnRay:
 
 
 def _absolute(directory: Path) -> Path:
-    return directory.absolute()  # as a user sees it: what a link leads to may differ between machines
+    return directory.absolute()  # links are kept: they may lead elsewhere on other machines
 
 
 def _everyones_order(
@@ -201,7 +187,7 @@ def _everyones_order(
 
 
 class _Keepers:
-    """All keepers, asked together."""
+    """Handles of all keepers, called together."""
 
     def __init__(self, handles: Sequence[Any], hosts: Sequence[str], seconds: float) -> None:
         self.handles, self.hosts, self.seconds = handles, hosts, seconds
@@ -216,12 +202,12 @@ class _Keepers:
         )
 
 
-def _keeper(room: Room, rank: int, cpus: int) -> Any:
+def _keeper(reservation: Reservation, rank: int, cpus: int) -> Any:
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    place = PlacementGroupSchedulingStrategy(room.group, placement_group_bundle_index=rank)
-    return ray.remote(Keeper).options(num_cpus=cpus, max_restarts=0, scheduling_strategy=place).remote()
+    strategy = PlacementGroupSchedulingStrategy(reservation.group, placement_group_bundle_index=rank)
+    return ray.remote(Keeper).options(num_cpus=cpus, max_restarts=0, scheduling_strategy=strategy).remote()
 
 
 async def _dismiss(keepers: Sequence[Any]) -> None:
@@ -229,7 +215,7 @@ async def _dismiss(keepers: Sequence[Any]) -> None:
 
     try:
         with suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(END_SECONDS):
                 await asyncio.gather(*(keeper.end.remote() for keeper in keepers), return_exceptions=True)
     finally:
         for keeper in keepers:
@@ -237,7 +223,7 @@ async def _dismiss(keepers: Sequence[Any]) -> None:
 
 
 def listening_hosts(machines: Sequence[str], hosts: Sequence[str]) -> list[str]:
-    """Where each node listens: on loopback if all share a machine, else where Ray itself is reached there."""
+    """Address each node listens on: loopback if all share a machine, else the address of its Ray node."""
     return [LOOPBACK] * len(machines) if len(set(machines)) == 1 else list(hosts)
 
 
@@ -250,7 +236,7 @@ def placement(hosts: Sequence[str]) -> str:
     )
 
 
-def check_surroundings(
+def check_environments(
     found: Sequence[NodeEnvironment],
     hosts: Sequence[str],
     resume: Path | None,
@@ -260,17 +246,41 @@ def check_surroundings(
     for rank, (each, host) in enumerate(zip(found, hosts, strict=True)):
         if each.version != our_version():
             raise JoinError(
-                f"node {rank} on {host}: there ringwide is {each.version}, here {our_version()}; install the same on"
-                " all machines of the Ray cluster"
+                f"node {rank} on {host}: it has ringwide {each.version}, this machine has {our_version()};"
+                " install the same on all machines of the Ray cluster"
             )
         if each.sees_directory:
             continue
         if config.checkpoint.every_steps is not None and config.checkpoint.directory is None:
             raise ConfigError(
-                f"checkpoint.directory: node {rank} on {host} does not see {directory}, where its checkpoints would be;"
+                f"checkpoint.directory: node {rank} on {host} does not see {directory}, where its checkpoints would go;"
                 " name a directory that all machines share, or leave checkpoint.every_steps out"
             )
         if resume is not None:
             raise ConfigError(
                 f"--resume {resume}: node {rank} on {host} does not share this disk, so it cannot read its checkpoint"
             )
+
+
+async def answer(reference: Any, who: str, what: str, seconds: float) -> Any:
+    """Answer of a keeper, in time. Any failure becomes a `JoinError` that names the node."""
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        async with asyncio.timeout(seconds):
+            return await reference
+    except TimeoutError:
+        raise JoinError(
+            f"{who}: its Ray actor did not {what} within {seconds:g} s (start_timeout_seconds); is that machine busy?"
+        ) from None
+    except RayTaskError as error:
+        raise JoinError(f"{who}: {error.cause or why(error)}") from error
+    except RayError as error:
+        raise JoinError(f"{who} was lost with its Ray actor: {why(error)}") from error
+
+
+def why(error: BaseException) -> str:
+    """The one sentence of Ray's long error text that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "because" in line or "Error:" in line] or lines
+    return telling[-1].partition(". ")[0].rstrip(".") if telling else type(error).__name__

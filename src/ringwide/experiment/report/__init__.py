@@ -1,4 +1,4 @@
-"""A report one wants to look at, from nothing but the files of a run."""
+"""Report of a run or a comparison of runs, as HTML and Markdown, from the files of the runs alone."""
 
 from ringwide.experiment.report.writing import compare, write_report
 

@@ -1,4 +1,4 @@
-"""What a report says, before anyone decides how it looks."""
+"""Contents of a report: title, headline figures, tables and remarks, independent of their format."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ringwide.experiment.report.tables import Table, as_markdown, markdown
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One headline figure."""
+    """Headline figure."""
 
     name: str
     value: str
@@ -80,11 +80,13 @@ def _best_tile(runs: NamedRuns, title: str, figure: Figure, choose: Callable[[Se
 
 
 def _is_number(value: float | None) -> bool:
-    return value is not None and value == value  # which NaN is not
+    return value is not None and value == value  # false for NaN
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
+    """Everything a report says, apart from its plots."""
+
     title: str
     status: str
     facts: tuple[str, ...]  # one line below the title
@@ -93,7 +95,7 @@ class Contents:
     remarks: tuple[str, ...]
     tiles: tuple[Tile, ...]
     tables: tuple[Table, ...]
-    folded: tuple[Table, ...]  # for those who want to know it all
+    folded: tuple[Table, ...]  # tables shown folded
 
 
 def of_run(run: Run, metrics: Metrics) -> Contents:
@@ -107,7 +109,7 @@ def of_run(run: Run, metrics: Metrics) -> Contents:
         remarks=_remarks(metrics),
         tiles=tiles_of_run(run, metrics),
         tables=_filled(shown),
-        folded=_filled((tables.plan(run), tables.configuration(run), tables.surroundings(run))),
+        folded=_filled((tables.plan(run), tables.configuration(run), tables.environment(run))),
     )
 
 
@@ -123,12 +125,12 @@ def of_comparison(runs: NamedRuns, *, links: Sequence[str], sweep: Sweep | None 
         remarks=(),
         tiles=tiles_of_comparison(runs),
         tables=_filled(shown),
-        folded=_filled((tables.surroundings(first),)) if first else (),
+        folded=_filled((tables.environment(first),)) if first else (),
     )
 
 
 def as_text(contents: Contents) -> str:
-    """The whole report as Markdown: all but the pictures."""
+    """Whole report as Markdown, without the plots."""
     parts = [f"# {as_markdown(contents.title)}\n"]
     parts += [f"{as_markdown(' · '.join(contents.facts))}\n"] if contents.facts else []
     parts += [f"**{as_markdown(contents.banner)}**\n"] if contents.banner else []
@@ -138,7 +140,7 @@ def as_text(contents: Contents) -> str:
 
 
 def named(runs: Sequence[Run]) -> list[tuple[str, Run]]:
-    """Each run with a name of its own, as short as the others allow."""
+    """Runs with unique names, as short as possible."""
     choices: tuple[Callable[[Run], str], ...] = (
         lambda run: run.label or run.name,
         lambda run: f"{run.name}: {run.label}" if run.label else run.name,
@@ -152,7 +154,7 @@ def named(runs: Sequence[Run]) -> list[tuple[str, Run]]:
 
 
 def links_to(runs: Sequence[Run], directory: Path) -> list[str]:
-    """From a page in `directory` to the reports of runs below or beside it; nothing to those that are elsewhere."""
+    """Links from a page in `directory` to the reports of runs below it; empty for runs elsewhere."""
     pages = [run.directory.resolve() / "report.html" for run in runs]
     around = directory.resolve()
     return [

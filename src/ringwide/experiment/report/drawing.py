@@ -1,23 +1,16 @@
-"""Pictures as SVG that belongs into a page: colours are those of the page, light or dark; words are in its font.
+"""Drawing of plots as SVG to embed in a page: its font and its colours, in the light and the dark scheme.
 
-matplotlib writes colours as numbers. Each colour of ours is drawn as a number that stands for nothing else, and becomes
-the name of a CSS variable afterwards, so one picture serves both colour schemes.
+matplotlib writes colours as numbers. Each of our colours is drawn as a number used for nothing else, and replaced by a
+CSS variable afterwards, so one picture serves both colour schemes.
 """
 
 import io
+import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ringwide.experiment.report.units import Form
 
@@ -75,12 +68,12 @@ class Plot:
 
 
 def series(number: int) -> tuple[str, str]:
-    """A colour and a dash that no other of the first 21 lines has."""
+    """Colour and dash of a line, unique for the first 21."""
     return SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
 
 
 def drawn(draw: Callable[["Axes"], object], *, height: float = HEIGHT_INCHES) -> str:
-    """What `draw` puts on a pair of axes, as SVG to stand inside HTML."""
+    """SVG for embedding in HTML of what `draw` puts on a pair of axes."""
     with _style():
         from matplotlib.figure import Figure
 
@@ -112,7 +105,7 @@ def _style() -> Iterator[None]:
 
 
 def fit_for_a_page(svg: str) -> str:
-    """Without its prologue, addresses and size: the page gives it a width, and no two pictures may share an id."""
+    """SVG without prologue, namespaces, size and unused ids: the page sets the width, and ids must not clash."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)
@@ -124,7 +117,7 @@ def fit_for_a_page(svg: str) -> str:
     return svg
 
 
-# Bars with their words above them: a name of any length has its own line, and cannot run into another.
+# -- bars, with each name on a line of its own above its bar, so that long names cannot overlap
 
 INCHES_EACH = 0.42
 LONGEST_NAME = 54
@@ -143,7 +136,7 @@ class Bar:
 
 
 def bars(title: str, given: Sequence[Bar], form: Form) -> Plot | None:
-    """None if there is nothing to compare. Of very many only the longest are drawn, in the order they came in."""
+    """Bar chart, or None if there is nothing to compare. Of too many bars the longest are drawn, in the order given."""
     if not any(bar.length for bar in given):
         return None
     shown = sorted(sorted(given, key=lambda bar: -bar.length)[:MAX_BARS], key=given.index)
@@ -164,7 +157,7 @@ def bars(title: str, given: Sequence[Bar], form: Form) -> Plot | None:
 
 
 def shortened(name: str) -> str:
-    """Long names differ at their ends as often as at their beginnings."""
+    """Name with its middle cut out: long names differ at either end."""
     if len(name) <= LONGEST_NAME:
         return name
     half = (LONGEST_NAME - 1) // 2

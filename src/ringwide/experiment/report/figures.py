@@ -1,4 +1,4 @@
-"""Every figure a report tells: what it is called, how it is written, whether it adds up over nodes."""
+"""Figures of a report: for each its name, its format, and whether it adds up over nodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,10 @@ from ringwide.experiment.report.units import Form
 
 @dataclass(frozen=True, slots=True)
 class Figure:
+    """One figure of results.json and how it is shown."""
+
     key: str  # in results.json
-    head: str  # over its column
+    head: str  # heading of its column
     form: Form
     adds_up: bool = False
 
@@ -42,19 +44,19 @@ TORCH_MEMORY = Figure("torch_memory_bytes", "torch alone", units.size, adds_up=T
 PEAK_MEMORY = Figure("peak_memory_bytes", "peak resident", units.size)
 
 IN_ALL = (BATCHES, PACE, LOSS, ACCURACY, THROUGHPUT, NETWORK, HIDDEN, RATIO, MEMORY)
-KEY_OF_REFERENCE = {"memory": MEMORY.key}  # the others are called the same
+KEY_OF_REFERENCE = {"memory": MEMORY.key}  # the other keys have the same name
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Figures of something else, to be shown beside those of a run."""
+    """Figures of another system, shown next to those of a run."""
 
     name: str
     figures: Figures
 
 
 def in_all(run: Run) -> Figures:
-    """The figures of a whole run: its totals, and of what does not add up the mean over nodes."""
+    """Figures of a whole run: its totals, and means over nodes for figures that do not add up."""
     means = {figure.key: mean_of(run.nodes, figure) for figure in (EPOCHS, SECONDS, NETWORK, CODEC_TIME)}
     network, hidden = mean_of(run.nodes, NETWORK), mean(known(run.nodes, "hidden_seconds"))
     return {

@@ -1,4 +1,7 @@
-"""What metrics.jsonl tells, in a few hundred points; how it gets so short is the matter of `thinning`."""
+"""Metrics of a run from metrics.jsonl, reduced while reading to a few hundred points.
+
+`StepBins` and `TimeBins` start narrow. When there are too many bins, they double their width and merge neighbours.
+"""
 
 import json
 import math
@@ -9,16 +12,17 @@ from typing import Any
 
 from ringwide.experiment.report.run_files import Figures, NodeResult, Run, number
 
+METRICS = "metrics.jsonl"
 MAX_BINS = 400
-MAX_PIECES = 160  # of time
+MAX_INTERVALS = 160
 FIRST_WIDTH_SECONDS = 1 / 64
-STEPS_IN_A_PIECE = 20  # of each node: with few, one more or less looks like a change of pace
-FEW_PIECES = 8  # a short training is better seen in jumps than not at all
+STEPS_PER_INTERVAL = 20  # of each node: with fewer, one more or less looks like a change of pace
+FEW_INTERVALS = 8  # a short training is shown in coarse steps rather than not at all
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Steps near each other: the mean loss of their samples, and the means of the lowest and the highest node."""
+    """Bin of consecutive steps: the mean loss over their samples, and the lowest and highest mean of a node."""
 
     step: float
     seconds: float
@@ -30,9 +34,87 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
+    """Steps per second in one interval of training time."""
+
     start: float
     end: float
     steps_per_second: float  # of all nodes together
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Evaluation on held-out samples."""
+
+    step: int
+    seconds: float
+    loss: float | None
+    accuracy: float | None
+
+
+@dataclass(slots=True)
+class NodeSteps:
+    """Sums over all steps of one node."""
+
+    steps_of_samples: dict[int, int] = field(default_factory=dict)  # number of steps by number of samples
+    seconds: float = 0.0
+    network_seconds: float = 0.0
+    hidden_seconds: float = 0.0
+
+    def figures(self, batch_size: int) -> Figures:
+        """Figures as in a result of the node."""
+        batches = sum(steps * max(1, -(-size // batch_size)) for size, steps in self.steps_of_samples.items())
+        return {
+            "steps": sum(self.steps_of_samples.values()),
+            "batches": batches,
+            "samples": sum(size * steps for size, steps in self.steps_of_samples.items()),
+            "seconds": self.seconds,
+            "network_seconds": self.network_seconds,
+            "hidden_seconds": self.hidden_seconds,
+            "batches_per_second": batches / self.seconds if self.seconds else None,
+            "network_share": self.network_seconds / self.seconds if self.seconds else None,
+            "hidden_share": self.hidden_seconds / self.network_seconds if self.network_seconds else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Contents of metrics.jsonl."""
+
+    points: tuple[Point, ...] = ()
+    pace: tuple[Pace, ...] = ()
+    evaluations: tuple[Evaluated, ...] = ()
+    heard: Mapping[int, NodeSteps] = field(default_factory=dict)
+    unreadable_lines: int = 0
+    first_step_not_finite: int | None = None
+
+    def nodes_without_result(self, run: Run) -> tuple[NodeResult, ...]:
+        """Rows for ranks that left no result, from their steps. Some have nothing but the rank."""
+        known = {rank: heard.figures(run.batch_size) for rank, heard in self.heard.items()}
+        silent_too = run.status != "complete"  # else one node recorded itself alone
+        shown = [rank for rank in run.missing if rank in known or silent_too]
+        return tuple(NodeResult(rank, known.get(rank, {}), ended=False) for rank in shown)
+
+
+def read_metrics(directory: Path) -> Metrics:
+    """Metrics of a run, empty if there is no file: a run can fail before its first step."""
+    try:
+        with (directory / METRICS).open(encoding="utf-8", errors="replace") as lines:
+            return read_lines(lines)
+    except FileNotFoundError:
+        return Metrics()
+
+
+def read_lines(lines: Iterable[str]) -> Metrics:
+    gathered = _Gathered()
+    for line in lines:
+        try:
+            gathered.add(json.loads(line))
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
+            gathered.unreadable_lines += 1  # the last line of a run that was killed, for example
+    return gathered.metrics()
+
+
+# -- reduction to bins
 
 
 @dataclass(slots=True)
@@ -41,9 +123,7 @@ class _Bin:
     steps: int = 0
     seconds: float = 0.0
     learning_rate: float = 0.0
-    losses: dict[int, tuple[float, int]] = field(
-        default_factory=dict
-    )  # of each node: the sum over samples, and how many
+    losses: dict[int, tuple[float, int]] = field(default_factory=dict)  # by node: sum over samples, their number
 
     def add_loss(self, node: int, total: float, samples: int) -> None:
         before, counted = self.losses.get(node, (0.0, 0))
@@ -72,7 +152,7 @@ class _Bin:
 
 @dataclass(slots=True)
 class StepBins:
-    """Bins of equally many steps."""
+    """Bins with an equal number of steps."""
 
     width: int = 1
     bins: dict[int, _Bin] = field(default_factory=dict)
@@ -105,7 +185,7 @@ class StepBins:
 
 @dataclass(slots=True)
 class TimeBins:
-    """How many steps ended in each piece of time, all pieces equally long."""
+    """Number of steps that ended in each interval of time, all of equal length."""
 
     width: float = FIRST_WIDTH_SECONDS
     counts: dict[int, int] = field(default_factory=dict)
@@ -113,21 +193,21 @@ class TimeBins:
     def add(self, seconds: float) -> None:
         index = int(seconds / self.width)
         self.counts[index] = self.counts.get(index, 0) + 1
-        while len(self.counts) > MAX_PIECES:
+        while len(self.counts) > MAX_INTERVALS:
             self._widen()
 
     def pace(self, end: float, *, nodes: int) -> tuple[Pace, ...]:
-        enough = max(2 * nodes, min(STEPS_IN_A_PIECE * nodes, sum(self.counts.values()) / FEW_PIECES))
-        while max(self.counts, default=0) > 0 and self._steps_in_a_piece() < enough:
+        enough = max(2 * nodes, min(STEPS_PER_INTERVAL * nodes, sum(self.counts.values()) / FEW_INTERVALS))
+        while max(self.counts, default=0) > 0 and self._steps_per_interval() < enough:
             self._widen()
-        pieces = [self._piece(index, end) for index in range(max(self.counts, default=-1) + 1)]
-        # The last piece may have hardly begun when training ended: too short to tell a pace.
-        return tuple(piece for piece in pieces if piece.end - piece.start > self.width / 2)
+        intervals = [self._interval(index, end) for index in range(max(self.counts, default=-1) + 1)]
+        # The last interval may be too short to tell a pace.
+        return tuple(each for each in intervals if each.end - each.start > self.width / 2)
 
-    def _steps_in_a_piece(self) -> float:
+    def _steps_per_interval(self) -> float:
         return sum(self.counts.values()) / (max(self.counts) + 1)
 
-    def _piece(self, index: int, end: float) -> Pace:
+    def _interval(self, index: int, end: float) -> Pace:
         start, until = index * self.width, min(end, (index + 1) * self.width)
         count = self.counts.get(index, 0)
         return Pace(start, until, count / (until - start) if until > start else 0.0)
@@ -139,84 +219,12 @@ class TimeBins:
             self.counts[index // 2] = self.counts.get(index // 2, 0) + count
 
 
-METRICS = "metrics.jsonl"
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    step: int
-    seconds: float
-    loss: float | None
-    accuracy: float | None
-
-
-@dataclass(slots=True)
-class Heard:
-    """What one node told in all its steps."""
-
-    steps_of_samples: dict[int, int] = field(default_factory=dict)  # for each size that occurs, how many
-    seconds: float = 0.0
-    network_seconds: float = 0.0
-    hidden_seconds: float = 0.0
-
-    def figures(self, batch_size: int) -> Figures:
-        """As a result would tell them."""
-        batches = sum(steps * max(1, -(-size // batch_size)) for size, steps in self.steps_of_samples.items())
-        return {
-            "steps": sum(self.steps_of_samples.values()),
-            "batches": batches,
-            "samples": sum(size * steps for size, steps in self.steps_of_samples.items()),
-            "seconds": self.seconds,
-            "network_seconds": self.network_seconds,
-            "hidden_seconds": self.hidden_seconds,
-            "batches_per_second": batches / self.seconds if self.seconds else None,
-            "network_share": self.network_seconds / self.seconds if self.seconds else None,
-            "hidden_share": self.hidden_seconds / self.network_seconds if self.network_seconds else None,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    points: tuple[Point, ...] = ()
-    pace: tuple[Pace, ...] = ()
-    evaluations: tuple[Evaluated, ...] = ()
-    heard: Mapping[int, Heard] = field(default_factory=dict)
-    unreadable_lines: int = 0
-    first_step_not_finite: int | None = None
-
-    def nodes_without_result(self, run: Run) -> tuple[NodeResult, ...]:
-        """Rows for ranks that left no result, from the steps they told of. Of some there is nothing but the rank."""
-        known = {rank: heard.figures(run.batch_size) for rank, heard in self.heard.items()}
-        silent_too = run.status != "complete"  # else it is the run of one node, which knows of no other
-        shown = [rank for rank in run.missing if rank in known or silent_too]
-        return tuple(NodeResult(rank, known.get(rank, {}), ended=False) for rank in shown)
-
-
-def read_metrics(directory: Path) -> Metrics:
-    """Nothing if there is no file: a run can fail before its first step."""
-    try:
-        with (directory / METRICS).open(encoding="utf-8", errors="replace") as lines:
-            return read_lines(lines)
-    except FileNotFoundError:
-        return Metrics()
-
-
-def read_lines(lines: Iterable[str]) -> Metrics:
-    gathered = _Gathered()
-    for line in lines:
-        try:
-            gathered.add(json.loads(line))
-        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
-            gathered.unreadable_lines += 1  # the last line of a run that was killed, for example
-    return gathered.metrics()
-
-
 @dataclass(slots=True)
 class _Gathered:
     steps: StepBins = field(default_factory=StepBins)
     times: TimeBins = field(default_factory=TimeBins)
     evaluations: list[Evaluated] = field(default_factory=list)
-    heard: dict[int, Heard] = field(default_factory=dict)
+    heard: dict[int, NodeSteps] = field(default_factory=dict)
     unreadable_lines: int = 0
     first_step_not_finite: int | None = None
 
@@ -228,19 +236,19 @@ class _Gathered:
             self._add_step(line)
 
     def _add_step(self, line: dict[str, Any]) -> None:
-        # Everything is looked at before anything is counted: a broken line must not count by half.
+        # All fields are parsed before anything is counted: a broken line must not count by half.
         node, step, seconds, loss = int(line["node"]), int(line["step"]), float(line["seconds"]), number(line["loss"])
         learning_rate, samples = float(line["learning_rate"]), int(line["samples"])
         network, hidden = float(line["network_seconds"]), float(line["hidden_seconds"])
         self.times.add(seconds)
         if samples == 0:
-            loss = None  # an empty share at the tail of an epoch: the mean of nothing
+            loss = None  # no samples left at the end of an epoch
         elif loss is None or not math.isfinite(loss):
             loss = None
             self.first_step_not_finite = min(step, self.first_step_not_finite or step)
         self.steps.add(step, node, seconds=seconds, loss=loss, samples=samples, learning_rate=learning_rate)
 
-        heard = self.heard.setdefault(node, Heard())
+        heard = self.heard.setdefault(node, NodeSteps())
         heard.steps_of_samples[samples] = heard.steps_of_samples.get(samples, 0) + 1
         heard.seconds = max(heard.seconds, seconds)
         heard.network_seconds += network

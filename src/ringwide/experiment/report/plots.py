@@ -1,4 +1,4 @@
-"""The pictures of one run."""
+"""Plots of one run, and of several runs in comparison."""
 
 import math
 from collections.abc import Sequence
@@ -6,20 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 from ringwide.experiment.report import figures as fig
 from ringwide.experiment.report import units
-from ringwide.experiment.report.drawing import CARD, SERIES, Bar, Plot, Swatch, bars, drawn, step_axis, whole_numbers
-from ringwide.experiment.report.metrics import Evaluated, Metrics, Point
-from ringwide.experiment.report.run_files import NodeResult, Run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-from typing import TYPE_CHECKING
-
-from ringwide.experiment.report.drawing import series
+from ringwide.experiment.report.drawing import (
+    CARD,
+    SERIES,
+    Bar,
+    Plot,
+    Swatch,
+    bars,
+    drawn,
+    series,
+    step_axis,
+    whole_numbers,
+)
 from ringwide.experiment.report.figures import Figure
-from ringwide.experiment.report.metrics import read_metrics
-from ringwide.experiment.report.run_files import NamedRuns
+from ringwide.experiment.report.metrics import Evaluated, Metrics, Point, read_metrics
+from ringwide.experiment.report.run_files import NamedRuns, NodeResult, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +55,7 @@ def loss(metrics: Metrics) -> Plot | None:
         axes.plot(steps, [point.mean for point in points], color=BLUE)
         axes.plot([e.step for e in held_out], [e.loss or 0 for e in held_out], "o", color=ORANGE, markersize=4)
         axes.set(ylabel="loss", yscale=loss_scale(points))
-        if axes.get_yscale() == "log":  # where the band of a few easy samples could reach far down
+        if axes.get_yscale() == "log":  # a band from a few easy samples could reach far down
             axes.set_ylim(bottom=min(point.mean for point in points) / 2)
         step_axis(axes)
 
@@ -112,7 +113,7 @@ def _bytes_per_batch(run: Run) -> float | None:
 
 
 def time_split(run: Run) -> Plot | None:
-    """Where each node's time went. What was hidden ran beside the computing, so it stands between the two."""
+    """Stacked bars of each node's time. Hidden network time overlaps computing, so it is between the other two."""
     nodes = [node for node in run.nodes if node.figures.get(fig.SECONDS.key)]
     if not nodes:
         return None
@@ -174,12 +175,12 @@ def loss_scale(points: Sequence[Point]) -> str:
 
 
 def thinned(evaluations: Sequence[Evaluated]) -> Sequence[Evaluated]:
-    """Every so manieth, and always the last."""
+    """At most `MAX_MARKS` evenly spaced evaluations, always with the last."""
     stride = -(-len(evaluations) // MAX_MARKS) or 1
     return evaluations[::-1][::stride][::-1]
 
 
-# The pictures of several runs beside each other.
+# -- comparison of several runs
 
 MAX_CURVES = 14
 Curves = Sequence[tuple[str, Sequence[Point]]]
@@ -203,8 +204,8 @@ def figure_bars(title: str, figure: Figure, runs: NamedRuns) -> Plot | None:
 
 
 def loss_curves(runs: NamedRuns) -> list[Plot]:
-    """The same curves twice: what a step is worth, and what a second is worth."""
-    # Files of steps are long, so only those are read whose curves are drawn.
+    """Loss curves, once by step and once by time."""
+    # Metrics files are long, so only those with a curve to draw are read.
     read = [(name, _finite_points(run)) for name, run in _lowest(runs)]
     curves = [(name, points) for name, points in read if points]
     if not curves:

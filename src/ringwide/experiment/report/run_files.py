@@ -1,4 +1,7 @@
-"""Run directories in, plain values out. Whatever a file lacks is None; what cannot be right is told with its name."""
+"""Reader of run directories: results.json as plain values.
+
+A missing value is None. A wrong one is an error with its file and key.
+"""
 
 import json
 import math
@@ -18,7 +21,7 @@ Figures = Mapping[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """The figures of one rank. `ended` is false if it left no result: then they are those of the steps it told of."""
+    """Figures of one rank. `ended` is false if it left no result; the figures are then sums over its steps."""
 
     rank: int
     figures: Figures
@@ -27,9 +30,11 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class Run:
+    """Results of one run."""
+
     directory: Path
     name: str
-    label: str  # what makes it differ in its sweep; empty without one
+    label: str  # the variant of its sweep; empty without one
     status: str
     reason: str
     started: str
@@ -43,7 +48,7 @@ class Run:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The ranks that left no result."""
+        """Ranks that left no result."""
         ended = {node.rank for node in self.nodes if node.ended}
         return tuple(rank for rank in range(self.size) if rank not in ended)
 
@@ -58,7 +63,7 @@ class Run:
         return size if isinstance(size, int) and size > 0 else 1
 
     def setting(self, key: str) -> Any:
-        """The value of a dotted key; none if an older version did not know it."""
+        """Value of a dotted key; None if an older version did not know it."""
         value: Any = self.config
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -70,6 +75,8 @@ NamedRuns = Sequence[tuple[str, Run]]
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
+    """Results of a sweep, with those of its runs."""
+
     directory: Path
     name: str
     status: str
@@ -87,13 +94,13 @@ def read(directory: Path) -> Run | Sweep:
 
 
 def with_totals(run: Run, nodes: tuple[NodeResult, ...]) -> Run:
-    """The run with rows for ranks that left no result, which its own totals could not count."""
+    """Run with rows for ranks that left no result, which its own totals do not count."""
     sums = {key: _sum(nodes, key) for key in ("batches", "samples", "batches_per_second")}
     return replace(run, nodes=nodes, totals={**run.totals, **sums})
 
 
 def number(value: object) -> float | None:
-    """JSON has no NaN: writers put it down as a bare word, as text, or as null."""
+    """Number of a JSON value. JSON has no NaN, so writers use a bare word, a string or null for it."""
     if isinstance(value, str):
         return NOT_FINITE.get(value.lower())
     if isinstance(value, int):
@@ -103,7 +110,7 @@ def number(value: object) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """One results.json: every value is asked for with its kind, and a wrong kind is told with file and key."""
+    """One results.json, read with the type expected of each value. A wrong type is an error with file and key."""
 
     path: Path
     data: Mapping[str, Any]
@@ -139,7 +146,7 @@ def _read_document(directory: Path) -> _Document:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON: {error}") from error
     if not isinstance(data, dict) or "format" not in data:
-        raise ConfigError(f"{path}: these are not the results of a run: there is no 'format'")
+        raise ConfigError(f"{path}: not the results of a run: there is no 'format'")
     if data["format"] != FORMAT:
         raise ConfigError(f"{path}: format {data['format']!r:.60}: this version of ringwide reads format {FORMAT}")
     return _Document(path, data)
@@ -168,7 +175,7 @@ def _sweep(document: _Document, directory: Path) -> Sweep:
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
             raise ConfigError(
-                f"{document.path}: runs: {name!r:.60}: should be the name of a directory beside this file"
+                f"{document.path}: runs: {name!r:.60}: should be the name of a directory next to this file"
             )
     found = [read(directory / name) for name in names if (directory / name / RESULTS).exists()]
     return Sweep(

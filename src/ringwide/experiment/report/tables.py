@@ -1,4 +1,4 @@
-"""Every table of a report, defined once."""
+"""Tables of a report, and their output as Markdown and as plain text."""
 
 import json
 import math
@@ -11,19 +11,19 @@ from ringwide.experiment.report import units
 from ringwide.experiment.report.figures import Figure, Reference
 from ringwide.experiment.report.run_files import Figures, NamedRuns, NodeResult, Run
 
-MARKDOWN_MEANS_SOMETHING = "\\`*[]<>|"
+MARKDOWN_SPECIAL = "\\`*[]<>|"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The first `texts` columns are words, set flush left; the others are figures, set flush right."""
+    """Table whose first `texts` columns are text, flush left; the others are figures, flush right."""
 
     title: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     texts: int = 1
-    links: tuple[str, ...] = ()  # where the first cell of each row leads to, if anywhere
+    links: tuple[str, ...] = ()  # link of each row's first cell, or empty
 
     def link(self, row: int) -> str:
         return self.links[row] if row < len(self.links) else ""
@@ -43,9 +43,9 @@ def text(table: Table) -> str:
     return "\n".join(_aligned(line, widths, table.texts) for line in lines)
 
 
-def as_markdown(words: str) -> str:
-    """Words that stay words: no cell can end its row, start a link or become HTML."""
-    return "".join(f"\\{mark}" if mark in MARKDOWN_MEANS_SOMETHING else mark for mark in " ".join(words.split()))
+def as_markdown(plain: str) -> str:
+    """Escaped text: no cell can end its row, start a link or become HTML."""
+    return "".join(f"\\{mark}" if mark in MARKDOWN_SPECIAL else mark for mark in " ".join(plain.split()))
 
 
 def _markdown_row(table: Table, number: int) -> str:
@@ -59,9 +59,9 @@ def _piped(cells: Sequence[str]) -> str:
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], texts: int) -> str:
-    words = [cell.ljust(width) for cell, width in zip(cells[:texts], widths[:texts], strict=True)]
-    figures = [cell.rjust(width) for cell, width in zip(cells[texts:], widths[texts:], strict=True)]
-    return "  ".join([*words, *figures]).rstrip()
+    left = [cell.ljust(width) for cell, width in zip(cells[:texts], widths[:texts], strict=True)]
+    right = [cell.rjust(width) for cell, width in zip(cells[texts:], widths[texts:], strict=True)]
+    return "  ".join([*left, *right]).rstrip()
 
 
 NODE_COLUMNS = (
@@ -103,15 +103,15 @@ SPREAD_ROWS = (
 BESIDE_COLUMNS = (fig.BATCHES, fig.PACE, fig.THROUGHPUT, fig.NETWORK, fig.MEMORY, fig.RATIO, fig.LOSS)
 OF_CODECS = (fig.CODEC_TIME, fig.RATIO)
 LONG_NAMES = {fig.NETWORK_SHARE: "network time, of training time", fig.HIDDEN: "network time, hidden"}
-TOLD_ELSEWHERE = ("report.beside", "report.notes", "sweep")
+SHOWN_ELSEWHERE = ("report.beside", "report.notes", "sweep")
 NOT_COMPARED = ("name", "report", "sweep")
 KEYS_IN_A_COMPARISON = 3
 MEMORY_NOTE = "Memory is that at the end, pages that processes share divided among them (PSS)."
-LOST_NOTE = "Nodes with * left no result: their figures are those of the steps they told of."
+LOST_NOTE = "Nodes with * left no result: their figures are sums over the steps they reported."
 
 
 def nodes(run: Run) -> Table:
-    """A row for each rank, also for those that left no result."""
+    """Row for each rank, including ranks that left no result."""
     columns = NODE_COLUMNS if fig.encoded(run.nodes) else [column for column in NODE_COLUMNS if column not in OF_CODECS]
     ranks = sorted(run.nodes, key=lambda node: node.rank)
     rows = tuple((_rank(node), *(column.of(node.figures) for column in columns)) for node in ranks)
@@ -127,7 +127,7 @@ def spread(run: Run) -> Table:
 
 
 def beside(runs: NamedRuns) -> Table | None:
-    """Each run, then each of its references, and the run divided by the reference."""
+    """Rows of each run, each of its references, and the ratio of run to reference."""
     rows: list[tuple[str, ...]] = []
     for name, run in runs:
         ours, others = fig.in_all(run), fig.references(run)
@@ -140,10 +140,10 @@ def beside(runs: NamedRuns) -> Table | None:
 
 
 def comparison(runs: NamedRuns, *, links: Sequence[str] = ()) -> Table:
-    """A row for each run: what makes it differ, and what came of it."""
+    """Row for each run: the settings in which it differs, and its figures."""
     keys = differing_keys([run for _, run in runs])
     inline = keys if len(keys) <= KEYS_IN_A_COMPARISON else []
-    numbered = bool(inline) and all(run.label for _, run in runs)  # of a sweep: the keys say all that the label says
+    numbered = bool(inline) and all(run.label for _, run in runs)  # in a sweep the keys say all that the label says
     rows = []
     for place, (name, run) in enumerate(runs, start=1):
         figures = fig.in_all(run)
@@ -154,7 +154,7 @@ def comparison(runs: NamedRuns, *, links: Sequence[str] = ()) -> Table:
 
 
 def differences(runs: NamedRuns) -> Table | None:
-    """The settings in which runs differ, where they are too many for the comparison itself."""
+    """Settings in which runs differ, if there are too many for the comparison itself."""
     keys = differing_keys([run for _, run in runs])
     rows = tuple((name, *_settings(run, keys)) for name, run in runs)
     many = len(keys) > KEYS_IN_A_COMPARISON
@@ -162,18 +162,18 @@ def differences(runs: NamedRuns) -> Table | None:
 
 
 def plan(run: Run) -> Table:
-    rows = tuple((_words(key), _planned(key, value)) for key, value in run.plan.items())
+    rows = tuple((_spaced(key), _planned(key, value)) for key, value in run.plan.items())
     return Table("Plan", ("", "value"), rows)
 
 
 def configuration(run: Run) -> Table:
     settings = flat({key: value for key, value in run.config.items() if key != "sweep"})
-    rows = tuple((key, setting(key, value)) for key, value in settings.items() if key not in TOLD_ELSEWHERE)
+    rows = tuple((key, setting(key, value)) for key, value in settings.items() if key not in SHOWN_ELSEWHERE)
     return Table("Configuration", ("key", "value"), rows, texts=2)
 
 
-def surroundings(run: Run) -> Table:
-    machine = [(_words(key), _fact(key, value)) for key, value in run.machine.items()]
+def environment(run: Run) -> Table:
+    machine = [(_spaced(key), _fact(key, value)) for key, value in run.machine.items()]
     versions = [(key, _fact(key, value)) for key, value in run.versions.items()]
     return Table("Machine and versions", ("", ""), (*machine, *versions), texts=2)
 
@@ -197,7 +197,7 @@ def _flat(config: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
 
 
 def setting(key: str, value: object) -> str:
-    """As one would write it in the file, sizes with their unit."""
+    """Setting as written in the file, sizes with their unit."""
     if value is None or value == "":
         return units.MISSING
     if isinstance(value, int) and not isinstance(value, bool) and key.endswith("bytes"):
@@ -216,7 +216,7 @@ def _rank(node: NodeResult) -> str:
 
 def _spread(run: Run, figure: Figure) -> tuple[str, ...]:
     told = fig.known(run.nodes, figure.key)
-    values = [value for value in told if not math.isnan(value)] or told  # a node without samples has no mean of them
+    values = [value for value in told if not math.isnan(value)] or told  # a node without samples has a loss of NaN
     total = run.totals.get(figure.key) if figure.adds_up else None
     return tuple(figure.form(value) for value in (total, min(values), fig.mean(values), max(values)))
 
@@ -230,7 +230,7 @@ def _ratio_row(ours: Figures, other: Reference) -> tuple[str, ...]:
     return ("ratio", *(units.ratio(mine / theirs if mine is not None and theirs else None) for mine, theirs in pairs))
 
 
-def _words(key: str) -> str:
+def _spaced(key: str) -> str:
     return key.removesuffix("_bytes").replace("_", " ")
 
 

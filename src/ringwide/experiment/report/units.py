@@ -1,4 +1,4 @@
-"""Numbers as people read them: three digits and a unit. What is not known is an en dash."""
+"""Numbers formatted for people: three digits and a unit. An unknown number is an en dash."""
 
 import math
 from collections.abc import Callable
@@ -11,14 +11,14 @@ BINARY_UNITS = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 
 def _form(finite: Callable[[float], str]) -> Form:
     @wraps(finite)
-    def told(value: float | None) -> str:
+    def formatted(value: float | None) -> str:
         if value is None:
             return MISSING
         if math.isfinite(value):
             return finite(value)
         return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
 
-    return told
+    return formatted
 
 
 @_form
@@ -28,7 +28,7 @@ def count(value: float) -> str:
 
 @_form
 def number(value: float) -> str:
-    """Three digits that matter, and never fewer than the whole ones."""
+    """Three significant digits, and all digits of the integer part."""
     size = abs(value)
     if value == 0 or size >= 100:
         return f"{value:,.0f}"
@@ -75,7 +75,7 @@ def ratio(value: float) -> str:
 
 
 def exact_size(value: int) -> str:
-    """A size someone has chosen: as it was meant, not rounded."""
+    """Size from a configuration, in binary units and not rounded."""
     for factor, unit in BINARY_UNITS:
         if value and value % factor == 0:
             return f"{value // factor:,} {unit}"

@@ -1,4 +1,4 @@
-"""Reports, made from the files of runs alone: today's and any old ones."""
+"""Writer of reports: report.md and report.html of a run, a sweep or a comparison, and the command `report`."""
 
 import logging
 import os
@@ -20,29 +20,21 @@ from ringwide.experiment.report.tables import text
 TEMPLATE = "page.html.j2"
 
 
-def html(contents: Contents, plots: Sequence[Plot]) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+PAGE = "report.html"
 
-    loader = PackageLoader("ringwide.experiment.report", "templates")
-    environment = Environment(
-        autoescape=True, loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template(TEMPLATE).render(contents=contents, plots=plots)
-
-
-# `python -m ringwide report`.
+logger = logging.getLogger("ringwide.experiment")
 
 
 def report(directories: Sequence[Path], page: Path | None, out: TextIO, *, now: datetime) -> int:
-    """One run or sweep: draw its own report anew. Several: compare them."""
+    """Command `report`: redraw the report of one run or sweep, or compare several."""
     if page is not None and page.suffix != ".html":
-        raise ConfigError(f"--out {page}: should end in .html; the same tables are written beside it as .md")
+        raise ConfigError(f"--out {page}: should end in .html; the same tables are written next to it as .md")
     found = [read(directory) for directory in directories]
     if len(found) == 1:
         written = write_found(found[0], page or directories[0] / PAGE)
     else:
-        beside = directories[0].absolute().parent / f"comparison-{now:%Y%m%d-%H%M%S}.html"
-        written = write_comparison(all_runs(found), page or beside)
+        default = directories[0].absolute().parent / f"comparison-{now:%Y%m%d-%H%M%S}.html"
+        written = write_comparison(all_runs(found), page or default)
     if len(found) > 1 or not isinstance(found[0], Run):
         _print_comparison(all_runs(found), out)
     print(f"report: {written}", file=out)
@@ -54,17 +46,13 @@ def _print_comparison(runs: NamedRuns, out: TextIO) -> None:
         print(f"{text(tables.comparison(runs))}\n", file=out)
 
 
-PAGE = "report.html"
-logger = logging.getLogger("ringwide.experiment")
-
-
 def write_report(directory: Path) -> Path:
-    """Write report.md and, unless the run does not want it, report.html. The path is that of the better one."""
+    """Write report.md and, if the run wants it, report.html. Returns the path of the page, or else of the text."""
     return write_found(read(directory), directory / PAGE)
 
 
 def compare(directories: Sequence[Path], out: Path) -> Path:
-    """One page, and one file of Markdown beside it, on runs and on all the runs of sweeps."""
+    """Write a page, with Markdown next to it, that compares runs and all runs of sweeps."""
     return write_comparison(all_runs([read(directory) for directory in directories]), out)
 
 
@@ -72,7 +60,7 @@ def write_found(found: Run | Sweep, page: Path) -> Path:
     if isinstance(found, Sweep):
         return write_comparison(all_runs([found]), page, sweep=found)
     metrics = read_metrics(found.directory)
-    run = mended(found, metrics)
+    run = with_missing_nodes(found, metrics)
     return _write(told.of_run(run, metrics), page, lambda: _run_plots(run, metrics), html=wants_html([run]))
 
 
@@ -84,11 +72,11 @@ def write_comparison(runs: NamedRuns, page: Path, *, sweep: Sweep | None = None)
 
 def all_runs(found: Sequence[Run | Sweep]) -> NamedRuns:
     runs = [run for each in found for run in (each.runs if isinstance(each, Sweep) else (each,))]
-    return told.named([mended(run, read_metrics(run.directory)) if run.missing else run for run in runs])
+    return told.named([with_missing_nodes(run, read_metrics(run.directory)) if run.missing else run for run in runs])
 
 
-def mended(run: Run, metrics: Metrics) -> Run:
-    """With what is known of the ranks that left no result."""
+def with_missing_nodes(run: Run, metrics: Metrics) -> Run:
+    """Run with rows for ranks that left no result, from their metrics."""
     return with_totals(run, (*run.nodes, *metrics.nodes_without_result(run))) if run.missing else run
 
 
@@ -106,10 +94,22 @@ def _write_page(contents: Contents, page: Path, plots: Callable[[], list[Plot]])
     try:
         whole = html(contents, plots())
     except ModuleNotFoundError as error:
-        logger.warning("%s was not drawn, as there is no %s: pip install 'ringwide[experiments]'", page, error.name)
+        logger.warning(
+            "%s was not drawn, as %s is not installed: pip install 'ringwide[experiments]'", page, error.name
+        )
         return None
     _replace(page, whole)
     return page
+
+
+def html(contents: Contents, plots: Sequence[Plot]) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("ringwide.experiment.report", "templates")
+    environment = Environment(
+        autoescape=True, loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(TEMPLATE).render(contents=contents, plots=plots)
 
 
 def _run_plots(run: Run, metrics: Metrics) -> list[Plot]:
@@ -125,7 +125,7 @@ def _comparison_plots(runs: NamedRuns) -> list[Plot]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """All of it or, if something goes wrong, what was there before."""
+    """Replace the file atomically."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The engine of a simulated rank: the real one, but for its connections, its signs of life and its time."""
+"""Engine of a simulated rank: the real one, but for its connections, its heartbeats and its time."""
 
 import asyncio
 from collections import deque
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class NumberedTask(asyncio.Task[Any]):
-    """A task group keeps its tasks in a set: without an order of its own, a replay would not be exact."""
+    """Task with a fixed hash: a task group keeps its tasks in a set, whose order must be the same in a replay."""
 
     number = 0
 
@@ -32,20 +32,20 @@ class NumberedTask(asyncio.Task[Any]):
 
 
 class RankLoop(asyncio.AbstractEventLoop):
-    """Runs what is ready in turns, in asyncio's order. When the next turn comes is a matter of chance, rank by rank.
+    """Event loop of one rank on the virtual clock. It runs ready handles in asyncio's order, in turns at random times.
 
-    A host that is frozen is a process that computes: its loop stands still, and goes on where it was.
+    A frozen host is a process that computes: its loop is blocked, and continues where it was.
     """
 
-    def __init__(self, clock: VirtualClock, host: Host, chance: Callable[[], float], turn_seconds: float) -> None:
-        self._clock, self._host, self._chance, self._turn_seconds = clock, host, chance, turn_seconds
+    def __init__(self, clock: VirtualClock, host: Host, draw: Callable[[], float], turn_seconds: float) -> None:
+        self._clock, self._host, self._draw, self._turn_seconds = clock, host, draw, turn_seconds
         self._ready: deque[asyncio.Handle] = deque()
         self._factory: Callable[..., Any] | None = self._numbered
-        self._arranged = False  # a turn will come, or this is one
+        self._arranged = False  # a turn is scheduled, or this is one
         self.tasks: list[asyncio.Task[Any]] = []
         self.complaints: list[str] = []  # what asyncio would have logged
 
-    # -- what asyncio asks of a loop
+    # -- interface of asyncio
 
     def time(self) -> float:
         return self._clock.now
@@ -74,7 +74,7 @@ class RankLoop(asyncio.AbstractEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It stays where it is, and is passed over when its time comes."""
+        """A cancelled timer stays in the clock and is skipped when its time comes."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -111,7 +111,7 @@ class RankLoop(asyncio.AbstractEventLoop):
         self.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def close(self) -> None:
-        """Tasks that still wait will never go on."""
+        """Close the coroutines of tasks that still wait."""
         for task in self.tasks:
             if not task.done():
                 with suppress(Exception):
@@ -127,10 +127,10 @@ class RankLoop(asyncio.AbstractEventLoop):
 
     def _arrange(self) -> None:
         self._arranged = True
-        self._clock.call_later(self._turn_seconds * self._chance(), self._turn)
+        self._clock.call_later(self._turn_seconds * self._draw(), self._turn)
 
     def _turn(self) -> None:
-        """What is ready now; what becomes ready by that has the next turn."""
+        """Run what is ready now. What becomes ready by that has the next turn."""
         if self._host.frozen:
             self._host.defer(self._turn)
             return
@@ -146,17 +146,17 @@ class RankLoop(asyncio.AbstractEventLoop):
             self._arrange()
 
 
-class LookingLane(SimulatedLane):
-    """A lane on which a caller that lingers may find what is on its way to it, before its loop has a turn."""
+class PollingLane(SimulatedLane):
+    """Lane on which a lingering caller may find bytes that are under way, before its loop has a turn."""
 
-    __slots__ = ("_coming", "_eyes", "_loop")
+    __slots__ = ("_coming", "_loop", "_poll_success")
 
     def __init__(self, network: "Wires", rank: int, peer: int, index: int) -> None:
         super().__init__(network, rank, peer, index)
-        self._loop, self._eyes = network.loop_of(rank), network.eyes
+        self._loop, self._poll_success = network.loop_of(rank), network.poll_success
         self._coming: deque[bytes] = deque()
 
-    # -- as a loop finds out: what may be written or read is an event of its own
+    # -- through the loop: each write and read is an event of its own
 
     def _depart_later(self) -> None:
         if not self._departing:
@@ -166,23 +166,23 @@ class LookingLane(SimulatedLane):
     def _read(self) -> None:
         self._loop.call_soon(super()._read)
 
-    # -- as one finds out who looks
+    # -- by polling
 
     def _transmit(self, data: bytes) -> None:
         other = self.other
-        assert isinstance(other, LookingLane)
+        assert isinstance(other, PollingLane)
         self._unread += len(data)
         self._sent += len(data)
         other._coming.append(data)
         self._cross(other._arrive)
 
     def _arrive(self) -> None:
-        if self._coming:  # else it has been looked at already
+        if self._coming:  # otherwise a poll has taken it already
             self._deliver(self._coming.popleft())
 
     def poll(self) -> bool:
-        """Whether the answer is there at once differs by rank and by seed."""
-        if self.closed or not (self._coming or self._inbox) or self._chance() > self._eyes:
+        """Take what has come so far. Whether a poll finds it is random."""
+        if self.closed or not (self._coming or self._inbox) or self._draw() > self._poll_success:
             return False
         while self._coming:
             data = self._coming.popleft()
@@ -194,42 +194,42 @@ class LookingLane(SimulatedLane):
 
 
 class Wires(Network):
-    """Everything between the ranks of a program. `eyes` is the chance that a look finds what is on its way."""
+    """Network of a program. `poll_success` is the probability that a poll finds bytes that are under way."""
 
     def __init__(
         self,
         scenario: Scenario,
         planners: Sequence[Planner],
-        chance: Random,
+        rng: Random,
         report: Callable[[str], None],
         *,
         turn_seconds: Sequence[float],
-        eyes: float,
+        poll_success: float,
     ) -> None:
-        self.eyes, self._turn_seconds = eyes, turn_seconds
+        self.poll_success, self._turn_seconds = poll_success, turn_seconds
         self._loops: dict[int, RankLoop] = {}
-        super().__init__(scenario, planners, chance, report)
+        super().__init__(scenario, planners, rng, report)
 
     def loop_of(self, rank: int) -> RankLoop:
         if rank not in self._loops:
             self._loops[rank] = RankLoop(  # type: ignore[abstract]
-                self.clock, self.hosts[rank], self.chance, self._turn_seconds[rank]
+                self.clock, self.hosts[rank], self.draw, self._turn_seconds[rank]
             )
         return self._loops[rank]
 
-    def _lane(self, rank: int, peer: int, index: int) -> LookingLane:
-        return LookingLane(self, rank, peer, index)
+    def _lane(self, rank: int, peer: int, index: int) -> PollingLane:
+        return PollingLane(self, rank, peer, index)
 
 
 COLLECTIVE_SECONDS = 30.0
-"""Far longer than anything that a program waits for: a call that times out has stalled."""
+"""Far longer than any wait of a program: a call that times out has stalled."""
 LOOK_SECONDS, LINGER_SECONDS = 1e-5, 3e-5
 
 CONFIG = RingConfig(linger_seconds=LINGER_SECONDS)
 
 
 class SimulatedCore(RingCore):
-    """All that an engine needs of a core, without connections of its own. The ranks of a program need not meet."""
+    """Core of a ring on simulated connections. The ring is formed already."""
 
     def __init__(self, rank: int, wires: Wires, planner: Planner) -> None:
         self.rank, self.size, self.config = rank, wires.scenario.size, CONFIG
@@ -246,11 +246,11 @@ class SimulatedCore(RingCore):
             warn_after_seconds=COLLECTIVE_SECONDS / 2,
             epoch=wires.scenario.epoch,
         )
-        self.heartbeats = SignsOfLife()  # type: ignore[assignment]
+        self.heartbeats = AlwaysAlive()  # type: ignore[assignment]
         self.dispatcher.deadlines.start(self.heartbeats)
 
     def planner(self, *, tree_bytes: int, express_bytes: int = 0) -> Planner:
-        """The one that was drawn for this rank."""
+        """Planner drawn for this rank."""
         return self._planner
 
     @property
@@ -260,7 +260,7 @@ class SimulatedCore(RingCore):
 
 
 class NoListeners:
-    """Nobody knocks at a simulated door."""
+    """Connections without a listener."""
 
     async def stop_listening(self) -> None: ...
 
@@ -268,8 +268,8 @@ class NoListeners:
 ALL_OF_THEM = 2**63
 
 
-class SignsOfLife:
-    """Programs block their loops, but no rank is ever frozen: all give signs of life."""
+class AlwaysAlive:
+    """Heartbeats of ranks that are never silent: programs block their loops, but no rank is lost."""
 
     def watch(self, collective: int, /) -> None: ...
 
@@ -282,12 +282,12 @@ class SignsOfLife:
 
 
 def counter() -> Callable[[], float]:
-    """Time for those who only compare two moments: it passes by being looked at, so a replay is exact."""
+    """Clock for measuring intervals: it advances with every reading, so that a replay is exact."""
     now = 0.0
 
-    def look() -> float:
+    def read() -> float:
         nonlocal now
         now += LOOK_SECONDS
         return now
 
-    return look
+    return read

@@ -1,4 +1,4 @@
-"""The journal of one rank: of each call what it brought, how it ended, and what its memory held then and in the end."""
+"""Journal of one rank: for each call its inputs, its end, and its memory then and at the end of the program."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ from ringwide.errors import CollectiveAborted, PeerLost, RingwideError
 from ringwide.simulator.programs.program import Form, Mistake, Overlap, ProgramCall, writes
 
 _OPERATIONS = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum}
-_UNLIKELY = 8191  # a prime: what two calls or two ranks bring has nothing in common
+_PRIME = 8191  # a prime: inputs of different calls or ranks have nothing in common
 
 
 class ProgramNumbers:
-    """The memory of one call on one rank. `memory` is all that the call may write to, `arguments` what it is given."""
+    """Memory of one call on one rank: `memory` is all that the call may write to, `arguments` what it is passed."""
 
     def __init__(self, call: ProgramCall, rank: int, size: int, memory: Sequence[Array] | None = None) -> None:
         self.call, self.rank, self.size = call, rank, size
@@ -31,7 +31,7 @@ class ProgramNumbers:
             self.memory.append(self.into)
 
     def arguments(self) -> dict[str, Any]:
-        """Of the method of `Ring`, with this rank's mistake if it makes one."""
+        """Arguments for the method of `Ring`, with this rank's mistake if it makes one."""
         call, mistake = self.call, self.call.mistakes.get(self.rank)
         if call.kind is CollectiveKind.BARRIER:
             return {}
@@ -52,7 +52,7 @@ class ProgramNumbers:
         return given
 
     def freeze(self) -> None:
-        """The last of its tensors, so that others could have been written by then."""
+        """Make the last tensor read-only, so that others could have been written before the failure."""
         self.memory[-1].flags.writeable = False
 
     def _tensors(self) -> Any:
@@ -76,9 +76,9 @@ _FIRST |= dict.fromkeys((CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTE
 
 
 def _brought(call: ProgramCall, rank: int) -> list[Array]:
-    first = 1 + (97 * call.index + 1009 * rank) % _UNLIKELY
+    first = 1 + (97 * call.index + 1009 * rank) % _PRIME
     return [
-        (np.arange(first + 7 * index, first + 7 * index + count) % _UNLIKELY).astype(dtype)
+        (np.arange(first + 7 * index, first + 7 * index + count) % _PRIME).astype(dtype)
         for index, (dtype, count) in enumerate(call.tensors)
     ]
 
@@ -91,16 +91,16 @@ def _share(count: int, rank: int, size: int) -> slice:
     return slice(count * rank // size, count * (rank + 1) // size)
 
 
-# What must come of it
+# -- expected results
 
 
 def decides(call: ProgramCall, rank: int) -> bool:
-    """Does what all bring decide the result? Where one memory is reduced as two dtypes, only that all have the same."""
+    """Whether the inputs decide the result. Where memory is reduced as two dtypes, all must only have the same."""
     return call.overlap is not Overlap.RETYPED or call.kind is CollectiveKind.BROADCAST or not writes(call, rank)
 
 
 def expected_memory(call: ProgramCall, rank: int, brought: Sequence[Sequence[Array]]) -> list[Array]:
-    """What the memory of a call that has succeeded must hold. `brought`: what it held before, by rank."""
+    """Expected memory after a call that has succeeded. `brought`: the memory before it, by rank."""
     ours = [*brought[rank]]
     match call.kind:
         case CollectiveKind.ALLREDUCE:
@@ -115,7 +115,7 @@ def expected_memory(call: ProgramCall, rank: int, brought: Sequence[Sequence[Arr
 
 
 def expected_result(call: ProgramCall, rank: int, brought: Sequence[Sequence[Array]]) -> list[Array]:
-    """What a call returns that does not write into its tensors."""
+    """Expected return value of a call that does not write into its tensors."""
     match call.kind:
         case CollectiveKind.ALL_GATHER:
             return [theirs[0] for theirs in brought]
@@ -132,12 +132,12 @@ def _reduced(call: ProgramCall, brought: Sequence[Sequence[Array]]) -> list[Arra
 
 @dataclass(frozen=True, slots=True)
 class CallEnding:
-    """How a call ended: with its result, or with an error, of which only plain facts are kept."""
+    """End of a call: its result, or the plain data of its error."""
 
     result: tuple[Array, ...] = ()
     error: str = ""  # its class
-    typed: bool = False  # one of ours
-    rank: int = -1  # whom it names
+    typed: bool = False  # an error of ringwide
+    rank: int = -1  # that it names
     text: str = ""
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ class CallEnding:
 
 
 def ending_of(outcome: object) -> CallEnding:
-    """From what an await has returned or raised."""
+    """End of a call from what its await returned or raised."""
     if not isinstance(outcome, BaseException):
         return CallEnding(_copied(_arrays_in(outcome)))
     rank = -1
@@ -158,7 +158,7 @@ def ending_of(outcome: object) -> CallEnding:
 
 @dataclass(slots=True)
 class JournalEntry:
-    """One call of one rank. `memory` is the caller's own; the others are copies."""
+    """Call of one rank. `memory` is the caller's own; the other arrays are copies."""
 
     memory: list[Array]
     brought: tuple[Array, ...]
@@ -185,7 +185,7 @@ class RankJournal:
         entry.ending, entry.after = ending_of(outcome), _copied(entry.memory)
 
     def conclude(self) -> None:
-        """All is over: what memory holds now, it keeps."""
+        """Record what each memory holds at the end."""
         for entry in self.entries.values():
             entry.last = _copied(entry.memory)
 

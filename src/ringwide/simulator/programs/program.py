@@ -1,6 +1,6 @@
-"""What a program is made of: calls, and the steps in which they are made. It is data, the same on every rank.
+"""Program of a user: calls, and the steps in which they are made. It is data, the same on every rank.
 
-What differs by rank is part of it: who makes a mistake, who cancels and when, who is slow, who leaves early.
+Differences between ranks are part of it: who makes a mistake, who cancels and when, who is slow, who leaves early.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from ringwide.collectives.plan import CollectiveKind
 
 
 class Form(Enum):
-    """How tensors are handed over."""
+    """Form in which tensors are passed."""
 
     ONE = "one"
     LIST = "list"
@@ -19,7 +19,7 @@ class Form(Enum):
 
 
 class Overlap(Enum):
-    """How the tensors of one call share memory."""
+    """Overlap in memory between the tensors of one call."""
 
     NONE = ""
     TWICE = "the same twice"
@@ -28,7 +28,7 @@ class Overlap(Enum):
 
 
 class Mistake(Enum):
-    """What one rank gets wrong in a call."""
+    """Mistake of one rank in a call."""
 
     READ_ONLY = "read-only"
     DTYPE = "complex64"
@@ -36,17 +36,17 @@ class Mistake(Enum):
     OP = "op='median'"
     ROOT = "root=99"
     INTO = "into is too large"
-    FROZEN = "read-only as soon as it is called"  # found when the result is there: for this rank only
+    FROZEN = "read-only as soon as it is called"  # noticed when the result arrives, by this rank only
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """One collective that all ranks call, and which of them make a mistake in it."""
+    """Collective that all ranks call, and the mistakes that some of them make in it."""
 
     index: int
     kind: CollectiveKind
     op: str
-    tensors: tuple[tuple[str, int], ...]  # of each: dtype, elements
+    tensors: tuple[tuple[str, int], ...]  # dtype and number of elements of each
     form: Form
     overlap: Overlap
     root: int
@@ -69,7 +69,7 @@ Ranks = frozenset[int]
 
 
 def writes(call: ProgramCall, rank: int) -> bool:
-    """Does this rank's own tensor receive the result?"""
+    """Whether the result is written to this rank's tensor."""
     match call.kind:
         case CollectiveKind.ALLREDUCE:
             return True
@@ -82,7 +82,7 @@ def writes(call: ProgramCall, rank: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """The plain way."""
+    """Await a call."""
 
     call: ProgramCall
 
@@ -92,7 +92,7 @@ class Await:
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
-    """A call becomes a task."""
+    """Make a call in a task."""
 
     task: int
     call: ProgramCall
@@ -103,11 +103,11 @@ class StartTask:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A task has steps of its own, and makes their calls when its turns come."""
+    """Task with steps of its own, whose calls are made when it has its turns."""
 
     task: int
     steps: "tuple[Step, ...]"
-    channel: str  # of all its calls; that of the task around it: nobody knows the order of the two
+    channel: str  # of all its calls; if it is that of the outer task, the order of the two is unknown
 
     def __str__(self) -> str:
         body = "\n".join(f"    {line}" for step in self.steps for line in str(step).splitlines())
@@ -117,7 +117,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Some ranks cancel a task, each after some turns of its loop: none, and the task has not had its first one."""
+    """Some ranks cancel a task, each after some turns of its loop; after 0 turns the task has not begun."""
 
     task: int
     after: Mapping[int, int]  # turns, by rank
@@ -129,7 +129,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class FinishTask:
-    """A task is awaited."""
+    """Await a task."""
 
     task: int
 
@@ -139,7 +139,7 @@ class FinishTask:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Several calls at once."""
+    """Gather several calls."""
 
     calls: tuple[ProgramCall, ...]
 
@@ -149,7 +149,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class SameMemory:
-    """Two calls at once with the same tensor."""
+    """Gather two calls with the same tensor."""
 
     calls: tuple[ProgramCall, ProgramCall]
 
@@ -159,7 +159,7 @@ class SameMemory:
 
 @dataclass(frozen=True, slots=True)
 class TaskGroupStep:
-    """A task group, and on some ranks a sibling that fails after some turns of the loop."""
+    """Task group with calls, and on some ranks a sibling that fails after some turns of the loop."""
 
     calls: tuple[ProgramCall, ...]
     fails: Mapping[int, int]  # turns, by rank
@@ -170,8 +170,8 @@ class TaskGroupStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Hurry:
-    """Some ranks wait for a call only so long."""
+class WaitFor:
+    """Some ranks await a call with a timeout."""
 
     call: ProgramCall
     seconds: Mapping[int, float]  # by rank
@@ -181,8 +181,8 @@ class Hurry:
         return f"await wait_for({self.call}, {limits})"
 
 
-class WayOut(Enum):
-    """How a call is let go."""
+class AbandonKind(Enum):
+    """Way in which a call is abandoned."""
 
     CLOSED = "closed"  # before it was awaited
     DROPPED = "dropped"
@@ -190,11 +190,11 @@ class WayOut(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
-    """Some ranks make a call and never await it to its end."""
+class Abandon:
+    """Some ranks make a call and do not await it to its end."""
 
     call: ProgramCall
-    ways: Mapping[int, WayOut]
+    ways: Mapping[int, AbandonKind]
 
     def __str__(self) -> str:
         ways = ", ".join(f"{way.value} on rank {rank}" for rank, way in self.ways.items())
@@ -203,7 +203,7 @@ class LetGo:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """One rank is slow: it sleeps, or it computes, and its loop stands still."""
+    """One rank is slow: it sleeps, or it computes and blocks its loop."""
 
     rank: int
     seconds: float
@@ -215,10 +215,10 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """One rank leaves the ring here, and may be cut short in that. The others go on."""
+    """One rank leaves the ring here, and may be cut short while leaving. The others continue."""
 
     rank: int
-    cut: int | None = None  # after so many turns of its loop
+    cut: int | None = None  # after this many turns of its loop
 
     def __str__(self) -> str:
         return f"return  # rank {self.rank}" + ("" if self.cut is None else f", cut short after {self.cut} turns")
@@ -233,8 +233,8 @@ Step = (
     | Gather
     | SameMemory
     | TaskGroupStep
-    | Hurry
-    | LetGo
+    | WaitFor
+    | Abandon
     | Pause
     | Leave
 )
@@ -242,32 +242,32 @@ Step = (
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What every rank does."""
+    """Steps of every rank."""
 
     seed: int
     size: int
     steps: tuple[Step, ...]
-    crooked: int | None = None  # a rank that plans its calls in another way
+    misconfigured: int | None = None  # a rank that plans its calls differently
 
     def __str__(self) -> str:
-        plans = [] if self.crooked is None else [f"# rank {self.crooked} plans in another way"]
+        plans = [] if self.misconfigured is None else [f"# rank {self.misconfigured} plans differently"]
         return "\n".join([*plans, *map(str, self.steps)])
 
     def cut_of(self, rank: int) -> int | None:
-        """When this rank is cut short in leaving."""
+        """Number of turns after which this rank is cut short while leaving, or None."""
         return next((step.cut for step in self.steps if isinstance(step, Leave) and step.rank == rank), None)
 
     def calls(self) -> Iterator[ProgramCall]:
         for step in all_steps(self.steps):
             match step:
-                case Await(call) | StartTask(_, call) | Hurry(call, _) | LetGo(call, _):
+                case Await(call) | StartTask(_, call) | WaitFor(call, _) | Abandon(call, _):
                     yield call
                 case Gather(calls) | SameMemory(calls) | TaskGroupStep(calls, _):
                     yield from calls
 
 
 def all_steps(steps: tuple[Step, ...]) -> Iterator[Step]:
-    """Those of all branches too."""
+    """Steps, including those of all branches."""
     for step in steps:
         yield step
         if isinstance(step, Branch):

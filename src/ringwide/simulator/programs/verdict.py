@@ -1,10 +1,10 @@
-"""What must be true of a program, whatever its ranks do: compares their journals with its fates.
+"""Verdict on a program: compares the journals of its ranks with what must be true, whatever the ranks do.
 
-- A result is exact, and only there if all ranks took part. (Nobody returns a wrong number.)
-- A call that nothing keeps from succeeding succeeds, on all ranks: also behind one that failed, beside others that
-  fail, and if a rank leaves as soon as it is through. (Identity at the call; done means delivered.)
-- An error is the caller's own mistake or cancellation, or one of ours that names who caused it.
-- After an error memory holds what it held before, and it keeps that.
+- A result is exact, and exists only if all ranks took part. (No rank returns a wrong number.)
+- A call that nothing keeps from succeeding succeeds on all ranks: also after one that failed, next to others that fail,
+  and if a rank leaves as soon as it is done. (Identity at the call; done means delivered.)
+- An error is the caller's own mistake or cancellation, or one of ours that names the rank that caused it.
+- After an error memory holds what it held before, and keeps it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,14 +22,13 @@ from ringwide.simulator.programs.journal import (
     expected_result,
 )
 from ringwide.simulator.programs.program import (
+    Abandon,
     Await,
     Branch,
     Cancel,
     FinishTask,
     Gather,
-    Hurry,
     Leave,
-    LetGo,
     Mistake,
     Program,
     ProgramCall,
@@ -37,77 +36,86 @@ from ringwide.simulator.programs.program import (
     StartTask,
     Step,
     TaskGroupStep,
+    WaitFor,
     all_steps,
 )
 
 
 @dataclass(slots=True)
-class Fate:
-    """Of one call. One of which nothing is said here must succeed on every rank."""
+class Expectation:
+    """Reasons that may keep one call from succeeding. With all defaults it must succeed on every rank."""
 
-    mistaken: frozenset[int] = frozenset()  # ranks that call it with something impossible
-    freezing: frozenset[int] = frozenset()  # ranks that cannot take its result
-    cancelling: set[int] = field(default_factory=set)  # ranks on which it may be cancelled, time out or be let go
-    departed: frozenset[int] = frozenset()  # ranks that have left before
-    unordered: bool = False  # another task makes calls at the same time, and nobody knows which comes first
-    uncounted: bool = False  # whether a rank makes it at all is a matter of time
-    shares: bool = False  # its tensor is that of another call, which may still be under way
-    cut: frozenset[int] = frozenset()  # ranks that were cut short in leaving, and may have taken something along
-    crooked: bool = False  # not all ranks plan it alike
+    mistaken: frozenset[int] = frozenset()  # ranks that pass invalid arguments
+    freezing: frozenset[int] = frozenset()  # ranks that cannot store its result
+    cancelling: set[int] = field(default_factory=set)  # ranks on which it may be cancelled, time out or be abandoned
+    departed: frozenset[int] = frozenset()  # ranks that left before it
+    unordered: bool = False  # another task makes calls at the same time, in unknown order
+    uncounted: bool = False  # timing decides whether a rank makes it at all
+    shares: bool = False  # it shares its tensor with another call that may be under way
+    cut: frozenset[int] = frozenset()  # ranks cut short while leaving, which may have lost something unsent
+    misconfigured: bool = False  # not all ranks plan it the same way
 
     @property
     def spoilers(self) -> frozenset[int]:
-        """Ranks that may end it for all."""
+        """Ranks that may make it fail for all."""
         return self.mistaken | self.cancelling
 
     @property
     def is_certain(self) -> bool:
-        """It must succeed on every rank."""
-        doubts = (self.freezing, self.departed, self.unordered, self.uncounted, self.shares, self.cut, self.crooked)
+        """Whether it must succeed on every rank."""
+        doubts = (
+            self.freezing,
+            self.departed,
+            self.unordered,
+            self.uncounted,
+            self.shares,
+            self.cut,
+            self.misconfigured,
+        )
         return not self.spoilers and not any(doubts)
 
 
 def goes_astray(program: Program) -> bool:
-    """May ranks make different numbers of calls on a channel that they go on using?"""
+    """Whether ranks may make different numbers of calls on a channel that they go on using."""
     return _walked(program).astray
 
 
-def fates_of(program: Program) -> dict[int, Fate]:
-    fates = _walked(program)
-    if fates.astray:
-        for fate in fates.of.values():
-            fate.unordered = fate.uncounted = True
-    return fates.of
+def expectations_of(program: Program) -> dict[int, Expectation]:
+    expectations = _walked(program)
+    if expectations.astray:
+        for expected in expectations.of.values():
+            expected.unordered = expected.uncounted = True
+    return expectations.of
 
 
-def _walked(program: Program) -> "_Fates":
-    fates = _Fates(program)
-    fates.strand(program.steps, "", _Around())
-    return fates
+def _walked(program: Program) -> "_Expectations":
+    expectations = _Expectations(program)
+    expectations.strand(program.steps, "", _Context())
+    return expectations
 
 
 @dataclass(frozen=True, slots=True)
-class _Around:
-    """What is true of all calls of a task."""
+class _Context:
+    """Conditions of all calls of a task."""
 
     unordered: bool = False
     cancelled: bool = False
 
 
-class _Fates:
-    """Of all calls, as the steps are gone through."""
+class _Expectations:
+    """Expectations of all calls, collected while walking through the steps."""
 
     def __init__(self, program: Program) -> None:
-        self.of: dict[int, Fate] = {}
-        self.astray = False  # ranks may make different numbers of calls on one channel, and so wait for each other
+        self.of: dict[int, Expectation] = {}
+        self.astray = False  # see `goes_astray`
         self._all = frozenset(range(program.size))
         self._departed: frozenset[int] = frozenset()
         self._cut = frozenset(step.rank for step in program.steps if isinstance(step, Leave) and step.cut is not None)
-        self._crooked = program.crooked is not None
+        self._misconfigured = program.misconfigured is not None
 
-    def strand(self, steps: Sequence[Step], channel: str, around: _Around) -> None:
+    def strand(self, steps: Sequence[Step], channel: str, around: _Context) -> None:
         beside: set[int] = set()  # tasks that make calls on the same channel
-        cancels: dict[int, set[int]] = {}  # who cancels which task
+        cancels: dict[int, set[int]] = {}  # ranks that cancel each task
         for step in steps:
             if isinstance(step, Cancel):
                 cancels.setdefault(step.task, set()).update(step.after)
@@ -117,17 +125,17 @@ class _Fates:
                     if own == channel:
                         beside.add(task)
                         self.astray |= task in cancels
-                    within = _Around(own == channel, around.cancelled or task in cancels)
+                    within = _Context(own == channel, around.cancelled or task in cancels)
                     self.strand(inner, own, within)
                 case FinishTask(task):
                     beside.discard(task)
                 case Leave(rank):
                     self._departed |= {rank}
                 case _:
-                    now = _Around(around.unordered or bool(beside), around.cancelled)
+                    now = _Context(around.unordered or bool(beside), around.cancelled)
                     self._step(step, now, cancels)
 
-    def _step(self, step: Step, around: _Around, cancels: Mapping[int, set[int]]) -> None:
+    def _step(self, step: Step, around: _Context, cancels: Mapping[int, set[int]]) -> None:
         match step:
             case Await(call):
                 self._note([call], around)
@@ -140,14 +148,14 @@ class _Fates:
                 self.of[calls[1].index].shares = True
             case TaskGroupStep(calls, fails):
                 self._note(calls, around, fails)
-                if not all(self.of[call.index].is_certain for call in calls):  # the end of one cancels the others
+                if not all(self.of[call.index].is_certain for call in calls):  # the failure of one cancels the others
                     self._note(calls, around, self._all)
-            case Hurry(call, ranks) | LetGo(call, ranks):
+            case WaitFor(call, ranks) | Abandon(call, ranks):
                 self._note([call], around, ranks)
 
-    def _note(self, calls: Sequence[ProgramCall], around: _Around, cancelling: Iterable[int] = ()) -> None:
+    def _note(self, calls: Sequence[ProgramCall], around: _Context, cancelling: Iterable[int] = ()) -> None:
         for call in calls:
-            self.of[call.index] = Fate(
+            self.of[call.index] = Expectation(
                 mistaken=_ranks_with(call, frozen=False),
                 freezing=_ranks_with(call, frozen=True),
                 cancelling=set(self._all if around.cancelled else cancelling),
@@ -155,7 +163,7 @@ class _Fates:
                 unordered=around.unordered,
                 uncounted=around.cancelled,
                 cut=self._cut,
-                crooked=self._crooked,
+                misconfigured=self._misconfigured,
             )
 
 
@@ -163,21 +171,23 @@ def _ranks_with(call: ProgramCall, *, frozen: bool) -> frozenset[int]:
     return frozenset(rank for rank, mistake in call.mistakes.items() if (mistake is Mistake.FROZEN) is frozen)
 
 
+# -- comparison
+
 _CANCELLED = ("CancelledError", "TimeoutError")
 _MISTAKEN = ("TypeError", "ValueError")
 _STRAYING = ("CollectiveTimeout", "PeerLeft", "RingClosed")
 
 
 def verdict(program: Program, journals: Sequence[RankJournal]) -> list[str]:
-    """Everything that is wrong."""
+    """All problems of a program."""
     return list(_Verdict(program, journals).problems())
 
 
 class _Verdict:
-    """On one program."""
+    """Comparison of one program with its journals."""
 
     def __init__(self, program: Program, journals: Sequence[RankJournal]) -> None:
-        self._program, self._journals, self._fates = program, journals, fates_of(program)
+        self._program, self._journals, self._expectations = program, journals, expectations_of(program)
         pairs = [step.calls for step in all_steps(program.steps) if isinstance(step, SameMemory)]
         self._second = {first.index: second for first, second in pairs}
 
@@ -195,16 +205,16 @@ class _Verdict:
     def _of_call(
         self, call: ProgramCall, rank: int, entry: JournalEntry | None, entries: Sequence[JournalEntry | None]
     ) -> Iterator[str]:
-        fate = self._fates[call.index]
+        expected = self._expectations[call.index]
         if entry is None:
-            if rank not in fate.departed and not fate.uncounted and self._journals[rank].through:
+            if rank not in expected.departed and not expected.uncounted and self._journals[rank].through:
                 yield "it was never made"
         elif entry.ending is None:
-            if rank not in fate.cancelling and self._journals[rank].through:
+            if rank not in expected.cancelling and self._journals[rank].through:
                 yield "it never ended"
             yield from self._unchanged(call, rank, entry, entry.last)
         elif entry.ending.error:
-            if not _explains(fate, rank, entry.ending):
+            if not _explains(expected, rank, entry.ending):
                 yield f"it ended with {entry.ending}"
             yield from self._unchanged(call, rank, entry, entry.after)
             yield from self._unchanged(call, rank, entry, entry.last)
@@ -214,9 +224,9 @@ class _Verdict:
     def _exact(
         self, call: ProgramCall, rank: int, entry: JournalEntry, entries: Sequence[JournalEntry | None]
     ) -> Iterator[str]:
-        fate = self._fates[call.index]
+        expected = self._expectations[call.index]
         present = [one for one in entries if one is not None]
-        if len(present) < len(entries) or fate.mistaken:
+        if len(present) < len(entries) or expected.mistaken:
             yield "it succeeded, though not all took part"
             return
         if self._is_overwritten(call, rank):
@@ -246,31 +256,31 @@ class _Verdict:
     # -- two calls with one memory
 
     def _is_overwritten(self, call: ProgramCall, rank: int) -> bool:
-        """Has another call with the same memory succeeded after it? If not, that memory is this one's to answer for."""
+        """Whether another call with the same memory has succeeded after it and overwritten its result."""
         second = self._second.get(call.index)
         entry = None if second is None else self._journals[rank].entries.get(second.index)
         return entry is not None and entry.ending is not None and not entry.ending.error
 
 
-def _explains(fate: Fate, rank: int, ending: CallEnding) -> bool:
-    """Does the program give reason for this error on this rank?"""
+def _explains(expected: Expectation, rank: int, ending: CallEnding) -> bool:
+    """Whether the program explains this error on this rank."""
     match ending.error:
         case error if error in _MISTAKEN:
-            return rank in fate.mistaken or (error == "ValueError" and rank in fate.freezing)
+            return rank in expected.mistaken or (error == "ValueError" and rank in expected.freezing)
         case error if error in _CANCELLED:
-            return rank in fate.cancelling
+            return rank in expected.cancelling
         case "TensorInUse":
-            return fate.shares
+            return expected.shares
         case "CollectiveAborted":
-            return ending.rank in fate.spoilers or fate.shares or fate.unordered
+            return ending.rank in expected.spoilers or expected.shares or expected.unordered
         case "CollectiveMismatch":
-            return fate.unordered or fate.crooked
+            return expected.unordered or expected.misconfigured
         case "PeerLost":
-            return bool(fate.cut)
-        case "PeerLeft" if not fate.uncounted:
-            return bool(fate.departed)  # who comes to that error leaves too, and others may hear of that one first
+            return bool(expected.cut)
+        case "PeerLeft" if not expected.uncounted:
+            return bool(expected.departed)  # a rank with that error leaves too, and others may learn of it first
         case error if error in _STRAYING:
-            return fate.uncounted
+            return expected.uncounted
     return False
 
 

@@ -1,4 +1,4 @@
-"""All ranks of one program on one virtual clock: what a seed means, and what became of it."""
+"""World of a simulated program: all its ranks on one virtual clock."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,37 +11,37 @@ from ringwide.ring import Ring
 from ringwide.runtime.callers import noted_descent
 from ringwide.runtime.engine import Engine
 from ringwide.simulator.calls import CodecSettings
-from ringwide.simulator.host import Weather
+from ringwide.simulator.host import Conditions
 from ringwide.simulator.programs.drawing import program_of
 from ringwide.simulator.programs.engine import SimulatedCore, Wires, counter
 from ringwide.simulator.programs.journal import RankJournal
-from ringwide.simulator.programs.performer import Performer
 from ringwide.simulator.programs.program import Program
+from ringwide.simulator.programs.runner import ProgramRunner
 from ringwide.simulator.programs.verdict import verdict
 from ringwide.simulator.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedPerformance:
-    """What became of a program."""
+class SimulatedProgram:
+    """Outcome of a program on simulated ranks."""
 
     seed: int
     program: Program
     problems: tuple[str, ...]
     events: int
-    digest: str  # of everything that happened on the network, and when
-    errors: frozenset[str]  # with which calls have ended
+    digest: str  # of everything on the network, with its times
+    errors: frozenset[str]  # classes of the errors with which calls ended
 
     @property
     def story(self) -> str:
         return f"{self.program.size} ranks:\n{self.program}"
 
 
-def perform(seed: int, program: Program | None = None, *, timing: int = 0) -> SimulatedPerformance:
-    """Carry out the program of a seed. Another `timing` gives it other delays."""
+def run_program(seed: int, program: Program | None = None, *, timing: int = 0) -> SimulatedProgram:
+    """Run the program of a seed. Another `timing` gives it other delays."""
     world = World(program_of(seed) if program is None else program, Random(seed * 1_000_003 + timing))
     events = world.run()
-    performance = SimulatedPerformance(
+    outcome = SimulatedProgram(
         seed=seed,
         program=world.program,
         problems=(*world.problems, *verdict(world.program, world.journals)),
@@ -50,26 +50,26 @@ def perform(seed: int, program: Program | None = None, *, timing: int = 0) -> Si
         errors=frozenset(_errors(world.journals)),
     )
     world.dissolve()
-    return performance
+    return outcome
 
 
 class World:
-    """The ranks of a program and the network between them."""
+    """Ranks of a program and the network between them."""
 
-    def __init__(self, program: Program, chance: Random) -> None:
+    def __init__(self, program: Program, rng: Random) -> None:
         self.program, self.problems = program, list[str]()
-        scenario = _scenario(program.size, chance)
+        scenario = _scenario(program.size, rng)
         planners = [_planner(scenario, rank) for rank in range(program.size)]
-        if program.crooked is not None:
-            planners[program.crooked] = _planner(_otherwise(scenario, chance), program.crooked)
-        turn_seconds = [chance.choice((1e-6, 1e-4, 3e-3)) for _ in planners]
+        if program.misconfigured is not None:
+            planners[program.misconfigured] = _planner(_other_settings(scenario, rng), program.misconfigured)
+        turn_seconds = [rng.choice((1e-6, 1e-4, 3e-3)) for _ in planners]
         self.wires = Wires(
             scenario,
             planners,
-            chance,
+            rng,
             self.problems.append,
             turn_seconds=turn_seconds,
-            eyes=chance.choice((0.0, 0.5, 1.0)),
+            poll_success=rng.choice((0.0, 0.5, 1.0)),
         )
         self.loops = [self.wires.loop_of(rank) for rank in range(program.size)]
         self.journals = [RankJournal() for _ in self.loops]
@@ -89,10 +89,10 @@ class World:
 
     def run(self) -> int:
         for rank, loop in enumerate(self.loops):
-            loop.create_task(self._live(rank))
+            loop.create_task(self._run_rank(rank))
         try:
             events = self.wires.clock.run()
-        except Exception as error:  # whatever is raised out of an event is a finding
+        except Exception as error:  # whatever an event raises is a finding
             self.problems.append(f"{type(error).__name__}: {error}")
             events = 0
         for rank, loop in enumerate(self.loops):
@@ -103,17 +103,17 @@ class World:
                 self.problems.append(f"rank {rank}: {left} tasks are left")
         return events
 
-    async def _live(self, rank: int) -> None:
-        """As a user does who joins a ring, makes some calls and leaves it."""
+    async def _run_rank(self, rank: int) -> None:
+        """Join the ring, run the program and leave, as a user does."""
         with noted_descent() as descent:
             core = SimulatedCore(rank, self.wires, self._planners[rank])
             engine = self._engines[rank] = Engine(core, core.formed, descent, time=counter())
-            await self._meet(rank)
-            await Performer(Ring(engine), self.program, self._compute(rank), self.journals[rank]).perform()
+            await self._form_ring(rank)
+            await ProgramRunner(Ring(engine), self.program, self._compute(rank), self.journals[rank]).run()
             await self._leave(rank, engine)
 
-    async def _meet(self, rank: int) -> None:
-        """Nobody calls before all are there."""
+    async def _form_ring(self, rank: int) -> None:
+        """Wait until all ranks have joined."""
         if len(self._engines) == self.program.size:
             self.wires.dispatchers = [self._engines[rank].dispatcher for rank in range(self.program.size)]
             for formed in self._formed:
@@ -130,50 +130,50 @@ class World:
             leaving.cancel()
 
     def dissolve(self) -> None:
-        """End all circles of references, and what has not ended by itself."""
+        """Close the loops, and break all reference cycles."""
         for loop in self.loops:
             loop.close()
         for rank in range(self.program.size):
             for lane in self.wires.lanes_of(rank):
                 lane.dissolve()
-        for thing in (*self.wires.dispatchers, *self._engines.values(), self.wires):
-            vars(thing).clear()
+        for part in (*self.wires.dispatchers, *self._engines.values(), self.wires):
+            vars(part).clear()
 
 
-def _scenario(size: int, chance: Random) -> Scenario:
-    latency = chance.choice((1e-4, 1e-2))
+def _scenario(size: int, rng: Random) -> Scenario:
+    latency = rng.choice((1e-4, 1e-2))
     return Scenario(
         size=size,
-        algorithm=chance.choice(("auto", "auto", "ring", "tree")),
-        fanout=chance.randint(1, max(1, size - 1)),
-        epoch=chance.choice((0, 7)),
+        algorithm=rng.choice(("auto", "auto", "ring", "tree")),
+        fanout=rng.randint(1, max(1, size - 1)),
+        epoch=rng.choice((0, 7)),
         sealed=False,
-        keeping=chance.random() < 0.4,
-        segment_bytes=chance.choice((40, 64, 256)),
-        tree_bytes=chance.choice((0, 32, 128)),
-        express_bytes=chance.choice((32, 4096)),
-        staging_bytes=chance.choice((0, 400)),
-        lanes=chance.randint(1, 2),
-        codec_jobs=CodecSettings(),
+        copies_sends=rng.random() < 0.4,
+        segment_bytes=rng.choice((40, 64, 256)),
+        tree_bytes=rng.choice((0, 32, 128)),
+        express_bytes=rng.choice((32, 4096)),
+        staging_bytes=rng.choice((0, 400)),
+        lanes=rng.randint(1, 2),
+        codec_settings=CodecSettings(),
         calls=(),
         faults=(),
-        weather=Weather(
+        conditions=Conditions(
             latency=latency,
             pause=0.0,
-            taken_at_once=chance.choice((0.0, 0.7, 1.0)),
-            split=chance.choice((0.0, 0.0, 0.0, 0.2)),
-            drowsy=chance.choice((0.0, 0.0, 0.0, 0.4)),
-            toil=0.0,
-            capacity_bytes=chance.choice((100, 1_000_000, 1_000_000)),
+            taken_at_once=rng.choice((0.0, 0.7, 1.0)),
+            split=rng.choice((0.0, 0.0, 0.0, 0.2)),
+            late_read=rng.choice((0.0, 0.0, 0.0, 0.4)),
+            codec_delay=0.0,
+            capacity_bytes=rng.choice((100, 1_000_000, 1_000_000)),
         ),
-        peer_loss=True,
-        resigning=False,
+        leave_when_done=True,
+        leave_after_loss=False,
     )
 
 
-def _otherwise(scenario: Scenario, chance: Random) -> Scenario:
-    """Almost the same settings."""
-    if chance.random() < 0.5:
+def _other_settings(scenario: Scenario, rng: Random) -> Scenario:
+    """Slightly different settings, for the misconfigured rank."""
+    if rng.random() < 0.5:
         return replace(scenario, segment_bytes=scenario.segment_bytes - 8)
     return replace(scenario, tree_bytes=160 - scenario.tree_bytes)
 

@@ -1,4 +1,4 @@
-"""One rank carries out a program, on any event loop, and writes down what becomes of every call."""
+"""Runner of a program: one rank carries it out, on any event loop, and records how every call ends."""
 
 import asyncio
 import warnings
@@ -10,14 +10,14 @@ from typing import Any
 from ringwide.ring import Ring
 from ringwide.simulator.programs.journal import ProgramNumbers, RankJournal
 from ringwide.simulator.programs.program import (
+    Abandon,
+    AbandonKind,
     Await,
     Branch,
     Cancel,
     FinishTask,
     Gather,
-    Hurry,
     Leave,
-    LetGo,
     Mistake,
     Pause,
     Program,
@@ -26,24 +26,24 @@ from ringwide.simulator.programs.program import (
     StartTask,
     Step,
     TaskGroupStep,
-    WayOut,
+    WaitFor,
 )
 
 Compute = Callable[[float], Awaitable[None]]
-"""compute(seconds): the loop stands still for so long."""
+"""compute(seconds): blocks the loop for this long."""
 Tasks = dict[int, tuple[asyncio.Task[Any], ProgramCall | None]]
 
 
 class _Sibling(Exception):
-    """That of a call in a task group: it fails."""
+    """Failure of a sibling in a task group."""
 
 
 class _Left(Exception):
-    """This rank's part is over."""
+    """This rank leaves the ring."""
 
 
-class Performer:
-    """Does what users of a ring do, except that here nothing that fails is the end of it."""
+class ProgramRunner:
+    """Runs the steps of a program as a user of a ring would, but goes on after every failure."""
 
     def __init__(
         self, ring: Ring, program: Program, compute: Compute, journal: RankJournal, *, longest_seconds: float = inf
@@ -51,7 +51,7 @@ class Performer:
         self.journal = journal
         self._ring, self._program, self._compute, self._longest = ring, program, compute, longest_seconds
 
-    async def perform(self) -> None:
+    async def run(self) -> None:
         with suppress(_Left):
             await self._strand(self._program.steps)
         self.journal.through = True
@@ -61,7 +61,7 @@ class Performer:
         try:
             for step in steps:
                 await self._step(step, tasks)
-        finally:  # of a branch that is cancelled, its own tasks are cancelled too
+        finally:  # a cancelled branch cancels its own tasks too
             for number in [*tasks]:
                 tasks[number][0].cancel()
                 await self._finish(number, tasks)
@@ -86,10 +86,10 @@ class Performer:
                 await self._gather(calls, [first, second])
             case TaskGroupStep(calls, fails):
                 await self._group(calls, fails.get(self._ring.rank))
-            case Hurry(call, seconds):
-                await self._hurry(call, seconds.get(self._ring.rank))
-            case LetGo(call, ways):
-                await self._let_go(call, ways.get(self._ring.rank))
+            case WaitFor(call, seconds):
+                await self._wait_for(call, seconds.get(self._ring.rank))
+            case Abandon(call, ways):
+                await self._abandon(call, ways.get(self._ring.rank))
             case Pause(rank, seconds, computes):
                 if rank == self._ring.rank:
                     await (self._compute if computes else asyncio.sleep)(min(seconds, self._longest))
@@ -100,30 +100,30 @@ class Performer:
     # -- calls
 
     def _made(self, call: ProgramCall, memory: Sequence[Any] | None = None) -> Any:
-        material = ProgramNumbers(call, self._ring.rank, self._ring.size, memory)
-        self.journal.open(call.index, material.memory)
-        given = material.arguments()
+        numbers = ProgramNumbers(call, self._ring.rank, self._ring.size, memory)
+        self.journal.open(call.index, numbers.memory)
+        given = numbers.arguments()
         if call.channel:
             given["channel"] = call.channel
         made = getattr(self._ring, call.kind.value)(**given)
         if call.mistakes.get(self._ring.rank) is Mistake.FROZEN:
-            material.freeze()
+            numbers.freeze()
         return made
 
     async def _ended(self, call: ProgramCall, awaitable: Awaitable[Any]) -> None:
         try:
             outcome = await awaitable
-        except asyncio.CancelledError as error:  # that of the task around it: nothing else cancels what is awaited here
+        except asyncio.CancelledError as error:  # of the task around it: nothing else cancels here
             self.journal.close(call.index, error)
             raise
         except Exception as error:
             outcome = error
         self.journal.close(call.index, outcome)
 
-    async def _hurry(self, call: ProgramCall, seconds: float | None) -> None:
+    async def _wait_for(self, call: ProgramCall, seconds: float | None) -> None:
         before = _cancellations()
         await self._ended(call, asyncio.wait_for(self._made(call), seconds))
-        if _cancellations() > before:  # Python 3.11 swallows it if what is waited for is done at that moment
+        if _cancellations() > before:  # Python 3.11 swallows it if the call is done at that moment
             raise asyncio.CancelledError
 
     async def _gather(self, calls: Sequence[ProgramCall], awaitables: Sequence[Awaitable[Any]]) -> None:
@@ -139,7 +139,7 @@ class Performer:
             async with asyncio.TaskGroup() as group:
                 tasks += [group.create_task(self._made(call)) for call in calls]
                 if fails_after == 0:
-                    raise _Sibling  # before any of them has had its first turn
+                    raise _Sibling  # before the first turn of any of them
                 if fails_after is not None:
                     group.create_task(_failing(fails_after))
         except* Exception:
@@ -151,22 +151,22 @@ class Performer:
         for call, task in zip(calls, tasks, strict=True):
             self.journal.close(call.index, _outcome_of(task))
 
-    async def _let_go(self, call: ProgramCall, way: WayOut | None) -> None:
+    async def _abandon(self, call: ProgramCall, way: AbandonKind | None) -> None:
         made = self._made(call)
         match way:
             case None:
                 await self._ended(call, made)
-            case WayOut.CLOSED:
+            case AbandonKind.CLOSED:
                 made.close()
-            case WayOut.DROPPED:
+            case AbandonKind.DROPPED:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # that it was never awaited
                     del made
-            case WayOut.BEGUN:
+            case AbandonKind.BEGUN:
                 self._begin_and_close(call, made)
 
     def _begin_and_close(self, call: ProgramCall, made: Any) -> None:
-        """As a generator is closed in which somebody awaits."""
+        """Await for a moment and close, as when a generator that awaits is closed."""
         try:
             made.send(None)
         except StopIteration as stop:

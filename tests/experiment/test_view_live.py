@@ -5,7 +5,7 @@ from rich.console import Console, Group
 
 from experiment.told import Terminal, config, plan, progress, step
 from ringwide.experiment.board import Board
-from ringwide.experiment.live_view import Live, picture, rows_of
+from ringwide.experiment.view import Live, picture, rows_of
 from ringwide.training.progress import Evaluation
 
 
