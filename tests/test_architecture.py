@@ -200,6 +200,7 @@ SMALL_LINES = 60
 
 TESTED_ELSEWHERE = {
     "__init__": "test_architecture.py: names alone, and which imports they cost",
+    "transport.send_half": "transport/test_lane.py: one contract for both halves of a lane",
     "collectives.collective": "collectives/test_dispatcher.py: the base of what is dispatched there",
     "collectives.deadlines": "collectives/test_dispatcher.py: seen where collectives wait",
     "collectives.news": "collectives/test_dispatcher.py: told and heard by the dispatcher",

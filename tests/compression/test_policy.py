@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ringwide.collectives.compressed_operation import operation_for
-from ringwide.collectives.operation import BucketTask
+from ringwide.collectives.operation import BucketTask, FrameFields
 from ringwide.collectives.plan import CollectiveKind, Plan, Planner, Request
 from ringwide.compression import policy as codec_policy_module
 from ringwide.compression.autotune import MEASURED_CALLS, SETTLING_CALLS, Decision, Ledger
@@ -62,17 +62,8 @@ NO_POOL = NoPool()
 
 
 def maybe_jobs_for(codec_policy: CodecPolicy, plan: Plan, numbers: Bucket) -> CodecJobs | None:
-    task = BucketTask(
-        plan=plan.parts[0],
-        numbers=numbers,
-        links={},
-        ledgers={},
-        bucket=0,
-        collective=1,
-        fingerprint=plan.fingerprint,
-        epoch=0,
-        on_done=lambda _: None,
-    )
+    fields = FrameFields(bucket=0, collective=1, fingerprint=plan.fingerprint, epoch=0)
+    task = BucketTask(plan.parts[0], numbers, links={}, ledgers={}, fields=fields, on_done=lambda _: None)
     return operation_for(task, plan, codec_policy, NO_POOL, lambda peer, error: None).codec_jobs
 
 

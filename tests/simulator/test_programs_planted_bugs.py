@@ -13,7 +13,6 @@ from ringwide.collectives.plan import Plan, Planner, Request
 from ringwide.ring import Ring
 from ringwide.runtime.call import Call
 from ringwide.runtime.call_queue import CallQueue
-from ringwide.runtime.callers import Caller
 from ringwide.simulator.programs.drawing import program_of
 from ringwide.simulator.programs.program import Abandon, Overlap, Pause, Program, SameMemory, StartTask, all_steps
 from ringwide.simulator.programs.verdict import Expectation, expectations_of
@@ -69,7 +68,7 @@ async def failing(error: Exception) -> None:
 
 
 def forget_who_calls(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(Caller, "next_mark", lambda self: 0)
+    plant.setattr("ringwide.runtime.call_queue.MASK", 0)
 
 
 def refuse_in_silence(plant: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,9 @@
-"""One collective under way on one rank."""
+"""Collective under way on one rank, the channel that gives it its number, and frames that come before its call.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+A channel is one order of collectives, numbered from 1 on every rank. Its name decides the upper bits of its numbers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
@@ -77,8 +80,10 @@ class Channels:
         channel = self._by_id.get(number >> SEQUENCE_BITS)
         return channel is None or number >= channel.next
 
-    def __iter__(self) -> Iterator[Channel]:
-        return iter(self._by_id.values())
+    def finished(self, unfinished: Iterable[int]) -> dict[int, int]:
+        """Of each channel the last number before the first of these."""
+        first = {channel_of(number): number for number in sorted(unfinished, reverse=True)}
+        return {channel.id: first.get(channel.id, channel.next) - 1 for channel in self._by_id.values()}
 
 
 Done = Callable[[RingwideError | None], None]

@@ -1,4 +1,4 @@
-"""One bucket of one collective under way, some of whose segments travel encoded.
+"""Operation on a bucket some of whose segments travel encoded.
 
 A segment that comes raw and goes on raw is handled as in any operation, at once. Every other one becomes a job for the
 codec pool (`compression/jobs.py`). Its payload is borrowed from the lane until the job is done and, if it goes on, has
@@ -20,7 +20,7 @@ from ringwide.protocol.frame import Header
 from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send
 
 DEPARTING = 4
-"""How many segments that start here are in the codec_pool at most."""
+"""How many segments that start here are in the codec pool at most."""
 
 OnFailed = Callable[[int | None, Exception], None]
 """Told that a job has failed, and who sent what it failed on, if anybody did."""
@@ -35,7 +35,7 @@ class CompressedOperation(Operation):
         super().__init__(task)
         self.codec_jobs, self._codec_pool, self._on_failed = codec_jobs, codec_pool, on_failed
         self._departures: deque[tuple[Script, int]] = deque()  # what starts here and has not been handed in
-        self._departing = self._arrivals = 0  # how many of each are in the codec_pool
+        self._departing = self._arrivals = 0  # how many of each are in the codec pool
         self._handed_in = 0
         self._jobs: dict[int, Settle] = {}  # by number, how to make sure that it is not running
         self._over = False
@@ -210,7 +210,7 @@ def operation_for(
         task.numbers,
         what=plan.what,
         fingerprint=plan.fingerprint,
-        index=task.bucket,
+        index=task.fields.bucket,
         largest_segment_bytes=task.plan.layout.largest_segment_bytes,
     )
     return Operation(task) if codec_jobs is None else CompressedOperation(task, codec_jobs, pool, on_failed)

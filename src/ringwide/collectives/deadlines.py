@@ -1,4 +1,4 @@
-"""How long a collective may wait: who is told meanwhile, who is asked for a sign of life, and when it is given up."""
+"""Deadlines of collectives: warns while one waits, asks for heartbeats, and gives it up when its time is over."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

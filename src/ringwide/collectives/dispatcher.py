@@ -1,32 +1,36 @@
-"""Every collective of one rank: numbering them, sending each arrival to the right one, and ending them truthfully.
+"""Dispatcher: numbers the collectives of one rank, gives each arrival to the right one, and ends them truthfully.
 
 Rules:
 - Collectives are numbered in the order of the calls, and every rank makes the same calls in the same order. A named
-  channel has an order, and numbers, of its own (`channel.py`).
-- Small collectives begin at once. One with bulk waits until those with bulk before it are done here, so no bulk lane
-  ever carries something of an earlier collective behind something of a later one: a lane can then be paused when its
-  peer is ahead of us, and nothing that we still need is stuck behind it. Between channels there is no such order, so
-  one with bulk on a named channel first lets all ranks hear that all have called it (its gate), and is never waited
-  for: its bulk finds it begun wherever it comes, soon at the latest.
-- A small frame that is ahead of us is kept until our call comes (`early.py`). A peer cannot be far ahead: no collective
-  succeeds on any rank before it has begun on all, and a rank has a bounded number open.
+  channel has an order, and numbers, of its own (`Channel`).
+- Small collectives begin at once. One with bulk waits until those with bulk before it are done here. So no bulk lane
+  carries frames of an earlier collective behind those of a later one, and a lane can be paused when its peer is ahead.
+- Between channels there is no such order. A collective with bulk on a named channel first lets all ranks hear that all
+  have called it (its gate), and is never waited for.
+- A small frame that is ahead of us is kept until our call comes (`EarlyFrames`). A peer cannot be far ahead: no
+  collective succeeds on any rank before it has begun on all, and a rank has a bounded number open.
 - Each frame has its collective's fingerprint: what is asked for, how it is planned, and who called. When one differs,
-  all ranks tell all others what they were called with, each fails with both sides named, and the next collective goes
-  on as if nothing had been.
-- How a ring ends is in `peer_loss.py`, how long it waits in `deadlines.py`.
+  all ranks tell all others what they were called with, each fails with both sides named, and the next one is right.
+- How a ring ends is in `peer_loss.py`, how long it waits in `deadlines.py`, what ranks tell each other in `news.py`.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn, Protocol
 
 from ringwide.collectives.collective import Channel, Channels, Collective, Done, EarlyFrames, Mark, channel_of, is_after
 from ringwide.collectives.compressed_operation import operation_for
-from ringwide.collectives.deadlines import Clock, Deadlines, Patient
-from ringwide.collectives.news import Announcements, abort_error, mismatch_error, timeout_error, told_timeout, words_in
-from ringwide.collectives.operation import BucketTask, LaneLike, LinkLike, Operation
-from ringwide.collectives.peer_loss import PeerLoss, TransfersAtRisk
+from ringwide.collectives.deadlines import Clock, Deadlines
+from ringwide.collectives.news import (
+    Announcements,
+    abort_error,
+    mismatch_error,
+    misplaced,
+    timeout_error,
+    told_timeout,
+    words_in,
+)
+from ringwide.collectives.operation import BucketTask, FrameFields, LaneLike, LinkLike, Operation
+from ringwide.collectives.peer_loss import PeerLoss, Transfers
 from ringwide.collectives.plan import Plan
 from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.compression.autotune import Ledger
@@ -36,14 +40,8 @@ from ringwide.errors import RemoteProtocolError, RingwideError, fresh
 from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, FrameKind, Header, read_goodbye
 from ringwide.tensors.bucket import Bucket
 
-logger = logging.getLogger("ringwide.collectives")
-
 
 def _nobody(_: RingwideError | None) -> None: ...
-
-
-class Transfers(Patient, TransfersAtRisk, Protocol):
-    """The messages of a ring: they wait together with the collectives, and end with the ring."""
 
 
 class Dispatcher:
@@ -63,8 +61,7 @@ class Dispatcher:
         on_over: Callable[[RingwideError], None] = _nobody,
         epoch: int = 0,
     ) -> None:
-        self._rank, self._links, self._clock = rank, links, clock
-        self._timeout, self._epoch = timeout_seconds, epoch
+        self._rank, self._links, self._clock, self._timeout, self._epoch = rank, links, clock, timeout_seconds, epoch
         self._codec_policy, self._codec_pool = codec_policy, codec_pool
         self.ledgers = {peer: Ledger() for peer in links}
         self.channels = Channels()
@@ -98,14 +95,16 @@ class Dispatcher:
     @property
     def finished(self) -> dict[int, int]:
         """Of each channel: every collective up to this number is over here, and nobody must still hear of it."""
-        unfinished = sorted([*self._open, *self._announcements.untold], reverse=True)
-        first = {channel_of(number): number for number in unfinished}
-        return {channel.id: first.get(channel.id, channel.next) - 1 for channel in self.channels}
+        return self.channels.finished([*self._open, *self._announcements.untold])
 
     @property
     def over(self) -> RingwideError | None:
         """Why nothing can be started any more."""
         return self.peer_loss.over
+
+    @property
+    def has_open_work(self) -> bool:
+        return bool(self._open)
 
     @property
     def called(self) -> int:
@@ -172,9 +171,6 @@ class Dispatcher:
     def say_goodbye(self, reason: str) -> None:
         self._announcements.goodbye(reason, self.finished.values())
 
-    def has_open_work(self) -> bool:
-        return bool(self._open)
-
     def _operation(self, collective: Collective, index: int, numbers: Bucket) -> Operation | SingleSegmentOperation:
         part = collective.plan.parts[index]
         if part.tree is not None:
@@ -188,17 +184,8 @@ class Dispatcher:
                 fingerprint=collective.fingerprint,
                 epoch=self._epoch,
             )
-        task = BucketTask(
-            plan=part,
-            numbers=numbers,
-            links=self._links,
-            ledgers=self.ledgers,
-            bucket=index,
-            collective=collective.number,
-            fingerprint=collective.fingerprint,
-            epoch=self._epoch,
-            on_done=self._operation_done,
-        )
+        frame_fields = FrameFields(index, collective.number, collective.fingerprint, self._epoch)
+        task = BucketTask(part, numbers, self._links, self.ledgers, frame_fields, self._operation_done)
         return operation_for(task, collective.plan, self._codec_policy, self._codec_pool, self._job_failed)
 
     # -- beginning and ending
@@ -213,10 +200,7 @@ class Dispatcher:
         for operation in collective.operations:
             if operation.express or not collective.gated:
                 operation.begin()
-        if collective.number in self._early.frames:
-            self._hear_early(collective)
-        if self._blocked:
-            self._resume_lanes()
+        self._catch_up(collective)
         if self.peer_loss.anybody_gone:
             self.peer_loss.look_for_orphans()
 
@@ -226,6 +210,10 @@ class Dispatcher:
         for operation in collective.operations:
             if not operation.express:
                 operation.begin()
+        self._catch_up(collective)
+
+    def _catch_up(self, collective: Collective) -> None:
+        """Hear what came before its time."""
         if collective.number in self._early.frames:
             self._hear_early(collective)
         if self._blocked:
@@ -262,7 +250,10 @@ class Dispatcher:
             return
         self._named_bulk -= collective.is_named_bulk
         if collective.unfinished:
-            self._withdraw(collective)
+            for link in self._links.values():
+                link.forget(collective.number)
+            for operation in collective.operations:
+                operation.abandon()
         else:
             collective.succeeded = collective.operations
             if not collective.plan.express:
@@ -274,16 +265,9 @@ class Dispatcher:
         on_done, collective.on_done = collective.on_done, _nobody
         collective.operations = []  # they refer to the collective: without this, only the garbage collector ends it
         on_done(error)
-        if self._line:
-            self._move_line()
+        self._move_line()
         if self._blocked:  # by what is over now, perhaps, and behind it is what another channel needs
             self._resume_lanes()
-
-    def _withdraw(self, collective: Collective) -> None:
-        for link in self._links.values():
-            link.forget(collective.number)
-        for operation in collective.operations:
-            operation.abandon()
 
     def _conclude(self, collective: Collective) -> None:
         """All went well: errors of codecs are settled, and perhaps the next call has a better codec."""
@@ -305,7 +289,7 @@ class Dispatcher:
     def landing(self, lane: LaneLike, header: Header) -> memoryview | None:
         """Where the payload of a large frame goes. None: we are not there yet, the lane must wait."""
         if header.epoch != self._epoch or not DATA <= header.kind <= LAST_OF_COLLECTIVES:
-            self._refuse(lane.peer, header)
+            raise misplaced(lane.peer, header, self._epoch)
         collective = self._open.get(header.collective)
         if header.kind != DATA:
             return memoryview(bytearray(header.payload_bytes))
@@ -345,7 +329,7 @@ class Dispatcher:
         self, lane: LaneLike, collective: Collective | None, header: Header, payload: memoryview
     ) -> None:
         if header.epoch != self._epoch or not DATA <= header.kind <= LAST_OF_COLLECTIVES:
-            self._refuse(lane.peer, header)
+            raise misplaced(lane.peer, header, self._epoch)
         if header.kind == DATA:
             if collective is not None or self._is_to_come(header.collective):
                 self._early.keep(lane, header, payload)
@@ -365,13 +349,6 @@ class Dispatcher:
     def _is_to_come(self, number: int) -> bool:
         """May a collective of this number still be called here?"""
         return self.channels.is_ahead(number) and not self.peer_loss.is_over_for(number)
-
-    def _refuse(self, peer: int, header: Header) -> NoReturn:
-        if header.kind < DATA:
-            raise RemoteProtocolError(f"rank {peer} sent a handshake to a ring that has formed")
-        if header.kind > LAST_OF_COLLECTIVES:
-            raise RemoteProtocolError(f"rank {peer} sent a p2p frame on a lane for collectives")
-        raise RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, this is {self._epoch}")
 
     def _hear_data(self, lane: LaneLike, collective: Collective, header: Header, payload: memoryview) -> None:
         if collective.gated and lane.index > 0:

@@ -7,7 +7,7 @@ from ringwide.collectives.deadlines import Clock
 from ringwide.collectives.operation import LinkLike
 from ringwide.compression.autotune import Decision
 from ringwide.errors import CollectiveAborted, CollectiveMismatch, CollectiveTimeout, RemoteProtocolError
-from ringwide.protocol.frame import FrameKind, goodbye, news
+from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, FrameKind, Header, goodbye, news
 
 LEAVING_SECONDS = 0.5
 """How long a rank may take to leave before the others hear of what it has given up."""
@@ -58,6 +58,15 @@ class Announcements:
         """This rank has decided which codec a bucket of such collectives gets from now on."""
         text = f"{bucket} {decision.codec} {'settled' if decision.settled else 'trial'} {decision.reason}"
         self.tell_all(news(FrameKind.CHOICE, text, fingerprint=fingerprint, epoch=self._epoch))
+
+
+def misplaced(peer: int, header: Header, epoch: int) -> RemoteProtocolError:
+    """A frame that has no business on a lane for collectives."""
+    if header.kind < DATA:
+        return RemoteProtocolError(f"rank {peer} sent a handshake to a ring that has formed")
+    if header.kind > LAST_OF_COLLECTIVES:
+        return RemoteProtocolError(f"rank {peer} sent a p2p frame on a lane for collectives")
+    return RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, this is {epoch}")
 
 
 def words_in(payload: memoryview) -> str:

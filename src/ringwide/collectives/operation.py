@@ -1,8 +1,8 @@
-"""One bucket of one collective under way: a machine's instructions carried out on real numbers."""
+"""Operation on one bucket of a collective: carries out a machine's instructions on real numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -87,6 +87,15 @@ class LinkLike(Protocol):
     def forget(self, collective: int) -> None: ...
 
 
+class FrameFields(NamedTuple):
+    """What all frames of a bucket have in their headers."""
+
+    bucket: int
+    collective: int
+    fingerprint: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class BucketTask:
     """One bucket of one collective: what is to be done, with whom, and who is told in the end."""
@@ -95,10 +104,7 @@ class BucketTask:
     numbers: Bucket
     links: Mapping[int, LinkLike]
     ledgers: Mapping[int, Ledger]
-    bucket: int
-    collective: int
-    fingerprint: int
-    epoch: int
+    fields: FrameFields
     on_done: Callable[[int], None]
     """Called with the number of the collective."""
 
@@ -110,7 +116,7 @@ class Operation:
 
     def __init__(self, task: BucketTask) -> None:
         plan, numbers = task.plan, task.numbers
-        self._task, self._collective = task, task.collective
+        self._fields, self._on_done, self._collective = task.fields, task.on_done, task.fields.collective
         self._machine = plan.machine()
         self._bounds, self._itemsize, self.express = plan.layout.bounds, plan.layout.itemsize, plan.express
         self._numbers, self._links, self._ledgers = numbers, task.links, task.ledgers
@@ -270,15 +276,15 @@ class Operation:
         self.progress += 1
 
     def _header(self, segment: int, payload_bytes: int, hop: int, codec: int) -> bytes:
-        task = self._task
+        bucket, collective, fingerprint, epoch = self._fields
         return pack_data(
             codec=codec,
-            bucket=task.bucket,
+            bucket=bucket,
             hop=hop,
-            epoch=task.epoch,
+            epoch=epoch,
             segment=segment,
-            collective=task.collective,
-            fingerprint=task.fingerprint,
+            collective=collective,
+            fingerprint=fingerprint,
             payload_bytes=payload_bytes,
         )
 
@@ -293,7 +299,7 @@ class Operation:
     def _check_done(self) -> None:
         if self._machine.done and not self._unsent and not self.done:
             self.done = True
-            self._task.on_done(self._collective)
+            self._on_done(self._collective)
 
     def succeed(self) -> None:
         """The whole collective has succeeded."""

@@ -1,4 +1,4 @@
-"""The end of a ring as one rank sees it: who left, who is lost, and what can still be finished.
+"""Peer loss, and leaving: the end of a ring as one rank sees it, and what can still be finished.
 
 Rules:
 - A peer that says goodbye has finished everything up to a number: what is in flight up to there still arrives, and END
@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ringwide.collectives.collective import Collective, is_after, sequence_of
-from ringwide.collectives.deadlines import TICK_SECONDS, Clock, HeartbeatSource
+from ringwide.collectives.deadlines import TICK_SECONDS, Clock, HeartbeatSource, Patient
 from ringwide.errors import CorruptFrame, PeerLeft, PeerLost, RemoteProtocolError, RingwideError, fresh, ranks_named
 from ringwide.protocol.frame import FrameKind, news
 from ringwide.transport.wire import CutOff
@@ -144,11 +144,8 @@ GOODBYE_GRACE_SECONDS = 0.5
 """A bulk lane may break before the words on the express lane that explain it are read."""
 
 
-class TransfersAtRisk(Protocol):
-    """Messages between two ranks: a rank that leaves ends only those with itself."""
-
-    @property
-    def waits(self) -> bool: ...
+class Transfers(Patient, Protocol):
+    """Messages of a ring. They wait together with the collectives. A rank that leaves ends only those with itself."""
 
     def left(self, peer: int, error: PeerLeft) -> None: ...
 
@@ -175,7 +172,7 @@ class PeerLoss:
         epoch: int,
         tell_all: Callable[[bytes], None],
         doom: Callable[[Mapping[int, int], RingwideError], None],
-        transfers: TransfersAtRisk | None,
+        transfers: Transfers | None,
         on_over: Callable[[RingwideError], None],
     ) -> None:
         """`on_over` is told when nothing can be started any more, and why."""

@@ -1,4 +1,4 @@
-"""The plan of a collective: how its buckets are cut and which algorithm carries each. Ranks that plan alike agree.
+"""Plan of a collective: how its buckets are cut, and which algorithm carries each. Ranks that plan alike agree.
 
 One visible rule chooses the algorithm: see `Planner.algorithm_for`.
 """

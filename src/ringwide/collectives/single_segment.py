@@ -1,4 +1,4 @@
-"""One small bucket of one collective under way: a single segment that goes from stop to stop, by the express lanes.
+"""Operation on a small bucket: a single segment that goes along the tree, by the express lanes.
 
 What `Operation` does for any machine, without all that one segment has no use for. What is small costs nothing but
 Python, and of ranks that share a core each finds the caches cold: here every line counts.

@@ -1,0 +1,1 @@
+"""Runtime of a ring: its core, its engine, and the queue in which calls take their places."""

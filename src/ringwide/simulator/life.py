@@ -262,7 +262,7 @@ class Life:
             self.report(f"rank {rank}: call {index} has other bits than on another rank")
 
     def _check_rank(self, rank: Rank) -> None:
-        if rank.dispatcher.has_open_work():
+        if rank.dispatcher.has_open_work:
             self.report(f"rank {rank.rank} still has open work")
         for index in range(len(rank.calls)):
             if index not in rank.endings:

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from ringwide.errors import ConfigError
-from ringwide.training import user_data
-from ringwide.training.data_sources import clusters
+from ringwide.training import data_sources
+from ringwide.training.data_sources import clusters, load_user_data
 from ringwide.training.samples import Data, TensorSamples
-from ringwide.training.user_data import load_user_data
 
 
 class Squares:
@@ -26,7 +25,7 @@ class Squares:
 
 
 def loaded(returned: Any, monkeypatch: pytest.MonkeyPatch) -> Data:
-    monkeypatch.setattr(user_data, "call", lambda path, key, options: returned)
+    monkeypatch.setattr(data_sources, "call", lambda path, key, options: returned)
     return load_user_data("mine:data", {})
 
 
