@@ -81,7 +81,7 @@ def usual(traces: Sequence[Trace]) -> list[str]:
 
 
 async def small_allreduce() -> list[str]:
-    """From `ring.allreduce(...)` of 4 KiB to its result."""
+    """From `ring.allreduce(...)` of 4 KiB to its result, over TCP."""
     traces = [Trace() for _ in range(TRACED)]
 
     async def act(ring: ringwide.Ring) -> None:
@@ -93,7 +93,7 @@ async def small_allreduce() -> list[str]:
                 await ring.allreduce(numbers)
 
     with nothing_collected():
-        await on_every_rank(2, act)
+        await on_every_rank(2, act, same_host="tcp")  # shared memory has a file more, transport/shm_lane.py
     return usual(traces)
 
 
@@ -114,7 +114,7 @@ def ddp_bucket() -> list[str]:
                 with on_the_loop(traces[step]), traces[step].on():
                     loss.backward()
             else:
-                traces[step].begun.wait()
+                traces[step].begun.wait(1)
                 loss.backward()
         together.wait()
         group.shutdown()
