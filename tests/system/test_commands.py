@@ -156,7 +156,7 @@ def test_no_node_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
         launcher.process.kill()
         launcher.process.communicate(timeout=300)
         assert launcher.nodes_left() == []
-    assert results_of(run_in(tmp_path))["reason"].startswith("it has not ended")
+    assert results_of(run_in(tmp_path))["reason"].startswith("it has not finished")
 
 
 def test_a_node_that_dies_is_named_and_ends_the_others(tmp_path: Path) -> None:

@@ -163,12 +163,6 @@ class Collective:
         return sorted({peer for operation in self.operations for peer in operation.waiting_for()})
 
 
-# Frames that are ahead of us: kept until our own call comes.
-#
-# A peer with `WINDOW` calls open can be ahead with one small frame for each bucket of each, and a call has at most one
-# bucket for each dtype and an empty one; each channel has a window of its own. A peer that sends more breaks the rules:
-# its memory here is bounded.
-
 WINDOW = 64
 """How many collectives of a channel a rank has open at most; more calls wait."""
 BUCKETS = 10
@@ -180,7 +174,12 @@ Frame = tuple[LaneLike, Header, bytearray]
 
 
 class EarlyFrames:
-    """Small frames of collectives that have not begun here, by number."""
+    """Small frames of collectives that have not begun here, kept by number until our own call comes.
+
+    A peer with `WINDOW` calls open can be ahead with one small frame for each bucket of each call. A call has at most
+    one bucket for each dtype and an empty one, and each channel has a window of its own. A peer that sends more breaks
+    the rules, so its memory here is bounded.
+    """
 
     def __init__(self) -> None:
         self.frames: dict[int, list[Frame]] = {}

@@ -1,4 +1,4 @@
-"""One event loop in a thread of its own, for programs that have none. All rings of a process share it.
+"""Background event loop in a thread of its own, for programs without one. All rings of a process share it.
 
 A program hands over a function that is called on the loop's thread and makes the coroutine of a call. It waits for the
 result (`BackgroundLoop.call`), or gets a `LoopCall`, on which any thread may wait. Calls of a ring are made there in

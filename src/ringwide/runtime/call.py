@@ -1,4 +1,4 @@
-"""A call as its user holds it: a coroutine whose work began when it was made.
+"""Call as its user holds it: a coroutine whose work began when it was made.
 
 It can be awaited, wrapped in a task, gathered, put under a deadline or into a task group, as any coroutine. Whatever
 else becomes of it (it is cancelled before its first turn, closed, dropped, awaited where its ring does not live) gives

@@ -1,4 +1,4 @@
-"""The calls of one rank's user: each takes its place in the order when it is made, whatever becomes of it afterwards.
+"""Call queue: gives each call its place in the order when it is made, whatever becomes of it afterwards.
 
 A method of the ring makes a `Call`. From then on it has a place: it begins at once, or when those before it on its
 channel let it. What fails here is a refusal at that place, of which the others hear under its number.

@@ -1,4 +1,4 @@
-"""The maker of a call: which task or thread it is, and which of its calls this is.
+"""Callers: which task or thread made a call, and which of its calls this is.
 
 Ranks pair calls by their order. Within one task the order is that of its program; between tasks it is a matter of
 timing, and may differ from rank to rank. So what ranks compare of a call includes who made it: a wrong pairing is then

@@ -1,4 +1,4 @@
-"""Every connection of one rank: opened together when the ring forms, closed together when it is left."""
+"""Connections of one rank: opened together when the ring forms, closed together when it is left."""
 
 import asyncio
 import json

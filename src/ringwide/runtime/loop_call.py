@@ -1,4 +1,4 @@
-"""A call that another thread waits for: made and carried out on the loop's thread, ended once.
+"""Loop call: a call that another thread waits for, made and carried out on the loop's thread, ended once.
 
 Rules:
 - The ring's method is called on the loop's thread, in the order in which callers have handed over (`begin`).

@@ -1,6 +1,6 @@
-"""A signal lets a rank say goodbye: the others shall not take its end for a crash, nor for a change of mind.
+"""Signals that end a rank: it says goodbye first, so that the others take its end for no crash.
 
-Of SIGTERM Python would die on the spot. Ctrl-C cancels the main task, as asyncio sees to it; here it is only noted.
+SIGTERM would end Python on the spot. Ctrl-C cancels the main task, as asyncio sees to it; here it is only noted.
 One handler serves all rings of a process, from the first that is joined to the last that is left. A child that is
 forked meanwhile has no part in it: there a signal does what it did before.
 """
