@@ -147,8 +147,8 @@ class Glancing(Listener):
 
     where: object = None
 
-    def landing(self, lane: Lane, header: Header) -> memoryview | None:
-        return lane.scratch.glance(header.payload_bytes)
+    def landing(self, lane: Lane, header: Header, here: memoryview | None = None) -> memoryview | None:
+        return here or lane.scratch.take(header.payload_bytes)
 
     def arrived(self, lane: Lane, header: Header, payload: memoryview) -> None:
         self.where = payload.obj

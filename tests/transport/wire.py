@@ -34,7 +34,7 @@ class Listener:
         self.refusals = 0
         self._changed = asyncio.Event()
 
-    def landing(self, lane: Lane, header: Header) -> memoryview | None:
+    def landing(self, lane: Lane, header: Header, _: memoryview | None = None) -> memoryview | None:
         if not self.open:
             self.refusals += 1
             self._changed.set()

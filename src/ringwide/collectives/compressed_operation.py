@@ -52,13 +52,10 @@ class CompressedOperation(Operation):
         if problem := self.codec_jobs.check(header, self._raw_bytes(header.segment)):
             self._refuse(peer, header.segment, problem)
 
-    def landing(self, lane: LaneLike, header: Header) -> memoryview:
+    def landing(self, lane: LaneLike, header: Header, here: memoryview | None) -> memoryview:
         if header.codec == RAW:
-            return super().landing(lane, header)
+            return super().landing(lane, header, None)  # it may be lent to a job, so it cannot stay
         return lane.scratch.take(header.payload_bytes)
-
-    def _memory(self, lane: LaneLike, nbytes: int) -> memoryview:
-        return lane.scratch.take(nbytes)  # it may be lent to a job
 
     def _execute(
         self, script: Script, segment: int, payload: memoryview, lane: LaneLike | None, codec: int = RAW

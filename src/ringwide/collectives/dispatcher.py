@@ -286,15 +286,15 @@ class Dispatcher:
 
     # -- from below
 
-    def landing(self, lane: LaneLike, header: Header) -> memoryview | None:
-        """Where the payload of a large frame goes. None: we are not there yet, the lane must wait."""
+    def landing(self, lane: LaneLike, header: Header, here: memoryview | None = None) -> memoryview | None:
+        """Where the payload of a large frame goes; `here`: stay where it lies. None: not yet, the lane must wait."""
         if header.epoch != self._epoch or not DATA <= header.kind <= LAST_OF_COLLECTIVES:
             raise misplaced(lane.peer, header, self._epoch)
         collective = self._open.get(header.collective)
         if header.kind != DATA:
             return memoryview(bytearray(header.payload_bytes))
         if lane.index == 0:
-            return lane.scratch.glance(header.payload_bytes)
+            return here or lane.scratch.take(header.payload_bytes)
         if collective is None and not self._is_to_come(header.collective):
             return lane.scratch.take(header.payload_bytes)  # of a collective that is over here: nobody needs it
         if collective is None or not collective.begun or collective.gated:
@@ -306,7 +306,7 @@ class Dispatcher:
             return lane.scratch.take(header.payload_bytes)  # disputed when it has arrived
         operation = self._operation_of(lane.peer, collective, header)
         operation.check(lane.peer, header)  # and again when all of it is here: its like may come on another lane first
-        return operation.landing(lane, header)
+        return operation.landing(lane, header, here)
 
     def ended(self, lane: LaneLike) -> None:
         """A lane has ended as it should. When all lanes of a peer have, its link tells `PeerLoss.stream_ended`."""

@@ -162,18 +162,15 @@ class Operation:
         first, last = self._bounds[segment]
         return (last - first) * self._itemsize
 
-    def landing(self, lane: LaneLike, header: Header) -> memoryview:
-        """Where a large payload goes: what will be added lands in the lane's scratch, what is kept in its place."""
+    def landing(self, lane: LaneLike, header: Header, here: memoryview | None) -> memoryview:
+        """Where a large payload goes. What is kept lands in its place. What is added may stay `here`, in memory that is
+        shared with the peer; else it lands in the lane's scratch."""
         if not self._machine.combines(header.hop):
             self._snapshot.save(header.segment)
             return self._value(header.segment)
         if self._machine.overwrites_sent:  # it may have to wait for its turn, so it needs memory of its own
             return memoryview(bytearray(header.payload_bytes))
-        return self._memory(lane, header.payload_bytes)
-
-    def _memory(self, lane: LaneLike, nbytes: int) -> memoryview:
-        """Where a payload is read that is combined as soon as it is here."""
-        return lane.scratch.glance(nbytes)
+        return here or lane.scratch.take(header.payload_bytes)
 
     def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
         self.progress += 1

@@ -75,7 +75,7 @@ class SingleSegmentOperation:
     def _refuse(self, peer: int, header: Header, problem: str) -> None:
         raise RemoteProtocolError(accusation(peer, header.segment, self._collective, problem))
 
-    def landing(self, lane: LaneLike, header: Header) -> memoryview:
+    def landing(self, lane: LaneLike, header: Header, _: memoryview | None) -> memoryview:
         """Only a frame on a wrong lane asks, and is refused when it has arrived."""
         return lane.scratch.take(header.payload_bytes)
 

@@ -211,7 +211,7 @@ class Endpoint:
 
     # -- from below
 
-    def landing(self, lane: P2PLane, header: Header) -> memoryview:
+    def landing(self, lane: P2PLane, header: Header, _: memoryview | None = None) -> memoryview:
         """Memory for the payload of a large frame."""
         self._check_frame(lane.peer, header)
         destination = (

@@ -52,13 +52,6 @@ class Scratch:
             self._current = memoryview(bytearray(nbytes))
         return self._current[:nbytes]
 
-    def glance(self, nbytes: int) -> memoryview:
-        """As `take`, for a payload that is used up when `arrived` returns and is never lent.
-
-        A payload in memory that is shared with the peer is read right there.
-        """
-        return self.take(nbytes)
-
     def lend(self) -> memoryview:
         """Hand out the current memory, because its payload is still needed. The next payload gets other memory."""
         lent = self._current

@@ -41,8 +41,11 @@ _END_FRAME = framed(FrameKind.END, b"")
 class Events(Protocol):
     """Receiver of what happens on a lane."""
 
-    def landing(self, lane: "Lane", header: Header) -> memoryview | None:
-        """Memory for the payload of a large frame. None: not yet, `resume` will ask again."""
+    def landing(self, lane: "Lane", header: Header, here: memoryview | None = None, /) -> memoryview | None:
+        """Memory for the payload of a large frame. None: not yet, `resume` will ask again.
+
+        `here`: where it lies already, in memory that is shared with the peer. Returned, it is read there.
+        """
 
     def arrived(self, lane: "Lane", header: Header, payload: memoryview) -> None:
         """A frame is here, complete and checked."""

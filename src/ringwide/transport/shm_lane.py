@@ -16,7 +16,7 @@ from socket import socket as Socket
 from typing import Any
 
 from ringwide.protocol.frame import HEADER_BYTES, REFERENCE, SPILLED, Header
-from ringwide.transport.buffers import PayloadOwner, QueuedFrame, Scratch
+from ringwide.transport.buffers import PayloadOwner, QueuedFrame
 from ringwide.transport.lane import Lane
 from ringwide.transport.shm_arena import ArenaReader, ArenaWriter
 from ringwide.transport.wire import PlainWire
@@ -41,17 +41,6 @@ class SharedWire(PlainWire):
         self.incoming.close()
 
 
-class SharedScratch(Scratch):
-    """Scratch that knows where in shared memory the payload lies that has just come."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.payload: memoryview | None = None
-
-    def glance(self, nbytes: int) -> memoryview:
-        return super().glance(nbytes) if self.payload is None else self.payload
-
-
 class SharedLane(Lane):
     """One connection to a rank on this machine, with an arena for each direction."""
 
@@ -63,7 +52,6 @@ class SharedLane(Lane):
         super().__init__(wire, shared=self, limit_bytes=limit_bytes, **plain)
         self.transport = "memory"
         self._spills = self.index == 0
-        self.scratch: SharedScratch = SharedScratch()
 
     def holds(self, payload_bytes: int) -> bool:
         return INLINE_BYTES < payload_bytes <= self._holds_up_to
@@ -135,9 +123,7 @@ class SharedLane(Lane):
         if self.ended:
             self._end_received()
         payload = self._incoming.view(slot, header.payload_bytes)
-        self.scratch.payload = payload
-        destination = self._events.landing(self, header)
-        self.scratch.payload = None
+        destination = self._events.landing(self, header, payload)
         if destination is None:
             return False
         self.bytes_received += header.payload_bytes - REFERENCE.size
