@@ -40,7 +40,7 @@ SAFE_LOADERS = ("yaml.SafeLoader", "yaml.CSafeLoader")
 MAY_FORK = {
     "experiment/forkserver.py",
     "experiment/worker.py",
-    "simulator/life.py",
+    "simulator/ring_life.py",
     "simulator/programs/processes.py",
 }
 HEARS_OF_ITS_END = {"runtime/background_loop.py"}  # where somebody else has started the process so; it passes nothing

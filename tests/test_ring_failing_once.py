@@ -29,9 +29,9 @@ from local_ring import free_peers
 from ringwide import Ring
 from ringwide.bootstrap import accept
 from ringwide.collectives import peer_loss
-from ringwide.collectives.collective import Collective
+from ringwide.collectives.bucket_operation import Operation
 from ringwide.collectives.deadlines import TICK_SECONDS
-from ringwide.collectives.operation import Operation
+from ringwide.collectives.running_collective import Collective
 from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.transport.lane import Lane
 

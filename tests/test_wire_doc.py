@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.collectives import collective
+from ringwide.collectives import running_collective
 from ringwide.compression.codecs import registry
 from ringwide.protocol import frame, handshake, heartbeat, key_proof, p2p
 from ringwide.transport import aead_wire
@@ -72,8 +72,8 @@ def test_the_limits() -> None:
         frame.NEWS_LIMIT_BYTES,
         EXPRESS_BYTES,
         EXPRESS_MEMORY_BYTES,
-        collective.WINDOW,
-        collective.LIMIT_BYTES_PER_PEER,
+        running_collective.WINDOW,
+        running_collective.LIMIT_BYTES_PER_PEER,
         aead_wire.RECORD_LIMIT_BYTES,
         handshake.RANKS_LIMIT,
         handshake.LANES_LIMIT,

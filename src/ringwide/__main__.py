@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringwide import __version__, node
-from ringwide.config.command_line import Parser, finish
+from ringwide.config.command_exit import Parser, finish
 
 if TYPE_CHECKING:
     from ringwide.experiment.launch import NodeHost

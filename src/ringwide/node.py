@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringwide.config.command_line import Parser, finish
+from ringwide.config.command_exit import Parser, finish
 
 if TYPE_CHECKING:  # slow imports are made where they are used, so that --help is instant
     from ringwide.bootstrap.launcher_env import AssignedRank

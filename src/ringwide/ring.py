@@ -11,16 +11,16 @@ from contextlib import asynccontextmanager, closing, nullcontext
 from typing import Any, TypeVar
 
 from ringwide.bootstrap.peers import Address, check_rank, load_peers
+from ringwide.collectives.call_kinds import Gathered, Packed, Prepared, ScatteredShare
 from ringwide.collectives.plan import CollectiveKind
-from ringwide.collectives.prepared import Gathered, Packed, Prepared, ScatteredShare
 from ringwide.config.ring_config import RingConfig
 from ringwide.errors import JoinError
 from ringwide.observe.statistics import Statistics
-from ringwide.p2p.messages import Message
+from ringwide.p2p.tensor_messages import Message
 from ringwide.runtime.call import Call
 from ringwide.runtime.call_cache import CallPlan, PlanCache, SmallTensorCache
 from ringwide.runtime.call_queue import Refusal
-from ringwide.runtime.callers import noted_descent
+from ringwide.runtime.caller_identity import noted_descent
 from ringwide.runtime.core import RingCore
 from ringwide.runtime.engine import Engine
 from ringwide.runtime.signals import LeaveRequest, leave_on_signal

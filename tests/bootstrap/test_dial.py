@@ -9,7 +9,7 @@ import pytest
 
 from ringwide.bootstrap import dial
 from ringwide.bootstrap.dial import DialTarget, NoUnixSocket, connect
-from ringwide.bootstrap.same_host import unix_name
+from ringwide.bootstrap.unix_sockets import unix_name
 from ringwide.transport.sockets import transport_of
 
 PATIENCE_SECONDS = 20

@@ -13,7 +13,7 @@ import torch
 import ringwide
 from local_ring import Everyone, error_of, on_every_rank
 from ringwide import Ring
-from ringwide.collectives import compressed_operation, operation
+from ringwide.collectives import bucket_operation, compressed_operation
 from ringwide.compression import autotune
 from ringwide.compression.codecs.registry import LOSSLESS, LOSSY
 from ringwide.protocol.frame import HEADER_BYTES
@@ -260,7 +260,7 @@ async def test_much_that_waits_to_leave_harms_nothing(
     codec: dict[str, Any], threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond a limit payloads wait in the buckets themselves."""
-    for module in (compressed_operation, operation):
+    for module in (compressed_operation, bucket_operation):
         monkeypatch.setattr(module, "RELAYED_LIMIT_BYTES", SEGMENT)
     count = 50_000
 

@@ -16,7 +16,7 @@ from ringwide import Ring
 from ringwide.collectives.plan import CollectiveKind as Call
 from ringwide.compression.codecs.registry import LOSSY, make
 from ringwide.protocol.frame import FrameKind, news, pack_data
-from ringwide.runtime.callers import MASK, STRIDE
+from ringwide.runtime.caller_identity import MASK, STRIDE
 
 pytestmark = pytest.mark.numbers
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ringwide.collectives import collective as early_frames
+from ringwide.collectives import running_collective as early_frames
+from ringwide.collectives.bucket_operation import Operation
 from ringwide.collectives.dispatcher import Dispatcher
-from ringwide.collectives.operation import Operation
 from ringwide.collectives.plan import CollectiveKind, Plan, Planner, Request
 from ringwide.errors import (
     CollectiveAborted,

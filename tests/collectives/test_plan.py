@@ -2,8 +2,8 @@ from itertools import product
 
 import pytest
 
-from ringwide.collectives.collective import SAME_CALLER, Channel, Collective, Mark
 from ringwide.collectives.plan import CollectiveKind, Plan, Planner, Request
+from ringwide.collectives.running_collective import SAME_CALLER, Channel, Collective, Mark
 from ringwide.tensors.bucket import BucketShape
 
 SIZES = range(2, 18)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ringwide.collectives.bucket_operation import BucketTask, FrameFields
 from ringwide.collectives.compressed_operation import operation_for
-from ringwide.collectives.operation import BucketTask, FrameFields
 from ringwide.collectives.plan import CollectiveKind, Plan, Planner, Request
 from ringwide.compression import policy as codec_policy_module
 from ringwide.compression.autotune import MEASURED_CALLS, SETTLING_CALLS, Decision, Ledger

@@ -10,7 +10,6 @@ import pytest
 
 from experiment.told import config, plan, progress, result, step, steps
 from ringwide.errors import ConfigError, RingwideError
-from ringwide.experiment.board import Board
 from ringwide.experiment.recorder import (
     FLUSH_EVERY_SECONDS,
     ROOM_BYTES,
@@ -20,6 +19,7 @@ from ringwide.experiment.recorder import (
     directory_for,
     new_directory,
 )
+from ringwide.experiment.run_state import Board
 from ringwide.training.progress import Evaluation
 
 NOW = datetime(2024, 2, 3, 4, 5, 6)

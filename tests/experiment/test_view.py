@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from experiment.told import Terminal, config, plan, progress, step
-from ringwide.experiment.board import Board
+from ringwide.experiment.run_state import Board
 from ringwide.experiment.view import LINE_EVERY_SECONDS, Lines, Live, Silent, view_for, waiting
 
 

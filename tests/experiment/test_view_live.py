@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from rich.console import Console, Group
 
 from experiment.told import Terminal, config, plan, progress, step
-from ringwide.experiment.board import Board
+from ringwide.experiment.run_state import Board
 from ringwide.experiment.view import Live, picture, rows_of
 from ringwide.training.progress import Evaluation
 

@@ -25,8 +25,8 @@ import pytest
 import ringwide
 from local_ring import on_every_rank
 from ringwide import Ring
+from ringwide.collectives.bucket_operation import Operation
 from ringwide.collectives.dispatcher import Dispatcher
-from ringwide.collectives.operation import Operation
 
 pytestmark = pytest.mark.timeout(600)  # much is computed
 

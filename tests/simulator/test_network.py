@@ -4,7 +4,7 @@ import pytest
 
 from ringwide.errors import PeerLost
 from ringwide.protocol.frame import HEADER_BYTES, FrameKind, news
-from ringwide.simulator.life import Life
+from ringwide.simulator.ring_life import Life
 from ringwide.simulator.scenario import FaultKind, scenario_of
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from ringwide.collectives.plan import CollectiveKind
 from ringwide.simulator.__main__ import main
-from ringwide.simulator.life import Tried, cores, try_seeds
 from ringwide.simulator.programs.drawing import program_of
 from ringwide.simulator.programs.program import (
     Abandon,
@@ -25,6 +24,7 @@ from ringwide.simulator.programs.program import (
 )
 from ringwide.simulator.programs.verdict import Expectation, expectations_of, goes_astray
 from ringwide.simulator.programs.world import run_program
+from ringwide.simulator.ring_life import Tried, cores, try_seeds
 from simulator.programs import CASES, Case, program_of_case
 
 pytestmark = pytest.mark.timeout(600)  # much is computed

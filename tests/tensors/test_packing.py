@@ -283,7 +283,7 @@ def test_a_group_of_its_own_is_used_where_it_lies_even_beside_others() -> None:
 
 
 def test_copies_that_are_discarded_leave_the_callers_tensors_as_they_were() -> None:
-    """A bucket used where it lies is put back by its collective: see tests/collectives/test_operation_snapshot.py."""
+    """Its collective puts back what is used in place: see tests/collectives/test_bucket_operation_snapshot.py."""
     values = [np.arange(3.0), torch.arange(3.0), torch.arange(4.0)[::2], torch.ones(2, dtype=torch.bfloat16)]
     reduced(loaded(values, copies=True)).discard()
     assert [listed(value) for value in values] == [[0, 1, 2], [0, 1, 2], [0, 2], [1, 1]]

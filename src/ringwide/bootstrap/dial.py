@@ -5,7 +5,7 @@ import socket
 from typing import Any, NamedTuple
 
 from ringwide.bootstrap.peers import Address
-from ringwide.bootstrap.same_host import SameHost, is_local, unix_name, why_not_ours
+from ringwide.bootstrap.unix_sockets import SameHost, is_local, unix_name, why_not_ours
 
 
 class DialTarget(NamedTuple):

@@ -19,7 +19,7 @@ from ringwide.bootstrap.dial import DialTarget, NoUnixSocket, connect, resolve
 from ringwide.bootstrap.handshake import Handshaken, HandshakeTerms, Refused, initiate, respond
 from ringwide.bootstrap.listen import unresolvable
 from ringwide.bootstrap.peers import Address
-from ringwide.bootstrap.same_host import SameHost, is_local, why_not_ours
+from ringwide.bootstrap.unix_sockets import SameHost, is_local, why_not_ours
 from ringwide.bootstrap.untrusted_connection import HungUp, UntrustedConnection, host_of
 from ringwide.errors import ConfigError, JoinError, RemoteProtocolError, StartTimeout
 from ringwide.protocol.handshake import Difference, Hello

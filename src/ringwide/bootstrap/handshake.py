@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ringwide.bootstrap.peers import Address
 from ringwide.bootstrap.protection import Protection
-from ringwide.bootstrap.same_host import is_unix
+from ringwide.bootstrap.unix_sockets import is_unix
 from ringwide.bootstrap.untrusted_connection import (
     HandshakeFrame,
     HungUp,

@@ -12,7 +12,7 @@ from typing import Any
 
 from ringwide.bootstrap.peers import Address
 from ringwide.bootstrap.protection import INSECURE_VARIABLE, KEYGEN, VARIABLE
-from ringwide.bootstrap.same_host import SameHost, is_wildcard, unix_name
+from ringwide.bootstrap.unix_sockets import SameHost, is_wildcard, unix_name
 from ringwide.errors import AddressError, ConfigError
 
 logger = logging.getLogger("ringwide.bootstrap")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
-from ringwide.bootstrap.same_host import is_unix, peer_host
+from ringwide.bootstrap.unix_sockets import is_unix, peer_host
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, FrameKind, check_payload
 from ringwide.protocol.handshake import Difference, check_prefix, read_header

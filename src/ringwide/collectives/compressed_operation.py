@@ -9,7 +9,14 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from ringwide.collectives.operation import NOTHING, RELAYED_LIMIT_BYTES, BucketTask, LaneLike, Operation, SendOwner
+from ringwide.collectives.bucket_operation import (
+    NOTHING,
+    RELAYED_LIMIT_BYTES,
+    BucketTask,
+    LaneLike,
+    Operation,
+    SendOwner,
+)
 from ringwide.collectives.plan import Plan
 from ringwide.compression.autotune import RAW
 from ringwide.compression.codecs.base import BadPayload

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from ringwide.collectives.collective import Collective, channel_of
+from ringwide.collectives.running_collective import Collective, channel_of
 from ringwide.errors import ranks_named
 
 logger = logging.getLogger("ringwide.collectives")

@@ -17,7 +17,7 @@ Rules:
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from ringwide.collectives.collective import Channel, Channels, Collective, Done, EarlyFrames, Mark, channel_of, is_after
+from ringwide.collectives.bucket_operation import BucketTask, FrameFields, LaneLike, LinkLike, Operation
 from ringwide.collectives.compressed_operation import operation_for
 from ringwide.collectives.deadlines import Clock, Deadlines
 from ringwide.collectives.news import (
@@ -29,9 +29,9 @@ from ringwide.collectives.news import (
     told_timeout,
     words_in,
 )
-from ringwide.collectives.operation import BucketTask, FrameFields, LaneLike, LinkLike, Operation
 from ringwide.collectives.peer_loss import PeerLoss, Transfers
 from ringwide.collectives.plan import Plan
+from ringwide.collectives.running_collective import Channel, Channels, Collective, Done, EarlyFrames, Mark
 from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.compression.autotune import Ledger
 from ringwide.compression.jobs import CodecPoolLike
@@ -335,8 +335,7 @@ class Dispatcher:
                 self._early.keep(lane, header, payload)
             # else: of a collective that is over here, and nobody needs it
         elif header.kind == FrameKind.GOODBYE:
-            numbers, reason = read_goodbye(payload)
-            self.peer_loss.hear_goodbye(lane.peer, {channel_of(number): number for number in numbers}, reason)
+            self.peer_loss.hear_goodbye(lane.peer, *read_goodbye(payload))
         elif header.kind == FrameKind.LOST:
             self.peer_loss.hear_of_loss(lane.peer, words_in(payload))
         elif header.kind == FrameKind.CHOICE:
@@ -387,8 +386,8 @@ class Dispatcher:
 
     def _doom(self, finished: Mapping[int, int], error: RingwideError) -> None:
         """End every collective that is not among those finished."""
-        doomed = [collective for number, collective in sorted(self._open.items()) if is_after(number, finished)]
-        self._line = deque(collective for collective in self._line if not is_after(collective.number, finished))
+        doomed = [collective for _, collective in sorted(self._open.items()) if collective.is_after(finished)]
+        self._line = deque(collective for collective in self._line if not collective.is_after(finished))
         for collective in doomed:
             self._end(collective, fresh(error))
         self._resume_lanes()  # what waits there for a call that can never come is in the way of what comes after it

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ringwide.collectives.collective import Collective
+from ringwide.collectives.bucket_operation import LinkLike
 from ringwide.collectives.deadlines import Clock
-from ringwide.collectives.operation import LinkLike
+from ringwide.collectives.running_collective import Collective
 from ringwide.compression.autotune import Decision
 from ringwide.errors import CollectiveAborted, CollectiveMismatch, CollectiveTimeout, RemoteProtocolError
 from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, FrameKind, Header, goodbye, news

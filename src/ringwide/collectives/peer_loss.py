@@ -15,8 +15,8 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from ringwide.collectives.collective import Collective, is_after, sequence_of
 from ringwide.collectives.deadlines import TICK_SECONDS, Clock, HeartbeatSource, Patient
+from ringwide.collectives.running_collective import Collective, channel_of, is_after, sequence_of
 from ringwide.errors import CorruptFrame, PeerLeft, PeerLost, RemoteProtocolError, RingwideError, fresh, ranks_named
 from ringwide.protocol.frame import FrameKind, news
 from ringwide.transport.wire import CutOff
@@ -315,7 +315,9 @@ class PeerLoss:
 
     # -- news
 
-    def hear_goodbye(self, peer: int, finished: Mapping[int, int], reason: str) -> None:
+    def hear_goodbye(self, peer: int, last: Sequence[int], reason: str) -> None:
+        """`last`: of each channel the number of the last collective that the peer has finished."""
+        finished = {channel_of(number): number for number in last}
         self._departed.add(peer)
         error = PeerLeft(rank=peer, reason=reason)
         self._end_collectives(error, finished)

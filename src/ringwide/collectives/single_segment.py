@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ringwide.collectives.operation import NOTHING, LaneLike, LinkLike, accusation
+from ringwide.collectives.bucket_operation import NOTHING, LaneLike, LinkLike, accusation
 from ringwide.compression.autotune import RAW
 from ringwide.compression.jobs import CodecJobs
 from ringwide.errors import RemoteProtocolError

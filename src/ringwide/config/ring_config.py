@@ -31,7 +31,7 @@ from ringwide.bootstrap.protection import (
     refuse_keys,
 )
 from ringwide.bootstrap.protection import VARIABLE as KEY_VARIABLE
-from ringwide.bootstrap.same_host import SameHost
+from ringwide.bootstrap.unix_sockets import SameHost
 from ringwide.compression.codecs import registry
 from ringwide.compression.codecs.base import Codec
 from ringwide.config import validation

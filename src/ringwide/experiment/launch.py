@@ -26,12 +26,12 @@ from typing import Any, Protocol, TextIO
 
 from ringwide.errors import ConfigError, RingwideError
 from ringwide.experiment import summary
-from ringwide.experiment.board import Board
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.fleet import Command, FleetEnding, NodeFailed, StartNode, name_of_signal, run_fleet
 from ringwide.experiment.forkserver import Task
 from ringwide.experiment.node_messages import decode
 from ringwide.experiment.recorder import FORMAT, RESULTS, UNFINISHED, Recorder, Status, new_directory, write_json
+from ringwide.experiment.run_state import Board
 from ringwide.experiment.stop_signals import ENDED_BY_SIGNAL, StopSignals, stop_on_signals, until_any
 from ringwide.experiment.sweep import Variant, load_variants, write_document
 from ringwide.experiment.view import LOOK_EVERY_SECONDS, View, view_for

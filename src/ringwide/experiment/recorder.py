@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ringwide.errors import ConfigError, RingwideError
-from ringwide.experiment.board import Board
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.node_messages import Message
+from ringwide.experiment.run_state import Board
 from ringwide.experiment.summary import figures_of_all, of_node, spread
 from ringwide.training.progress import Evaluation, Progress, TrainingStep
 

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ringwide.errors import RingwideError
-from ringwide.experiment.board import Board
 from ringwide.experiment.report import units
+from ringwide.experiment.run_state import Board
 from ringwide.training.progress import Result
 
 DERIVED = (

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from ringwide.experiment.board import Board
 from ringwide.experiment.report import units
+from ringwide.experiment.run_state import Board
 from ringwide.experiment.summary import aligned
 from ringwide.training.progress import TrainingPlan
 

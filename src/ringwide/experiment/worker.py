@@ -20,12 +20,12 @@ from ringwide.config.ring_config import RingConfig
 from ringwide.config.validation import DECIDES_BITS, fields_with
 from ringwide.errors import ConfigError
 from ringwide.experiment import summary
-from ringwide.experiment.board import Board
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.find_peers import FoundPeers, PeerFinder
 from ringwide.experiment.fleet import name_of_signal
 from ringwide.experiment.node_messages import NAME_OF, Message, decode, encode
 from ringwide.experiment.recorder import Recorder, new_directory
+from ringwide.experiment.run_state import Board
 from ringwide.experiment.stop_signals import ENDED_BY_SIGNAL, NodeStop
 from ringwide.experiment.sweep import Variant, write_document
 from ringwide.experiment.view import view_for

@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ringwide.collectives.collective import sequence_of
+from ringwide.collectives.call_kinds import Prepared, reason_of
 from ringwide.collectives.plan import CollectiveKind, Plan, Planner, Request
-from ringwide.collectives.prepared import Prepared, reason_of
+from ringwide.collectives.running_collective import sequence_of
 from ringwide.compression.codecs.base import Array
 from ringwide.errors import CollectiveAborted, CollectiveMismatch, RemoteProtocolError, fresh
 from ringwide.p2p.endpoint import Endpoint
-from ringwide.p2p.messages import IncomingTensor, flat_of, nbytes_of, outgoing
+from ringwide.p2p.tensor_messages import IncomingTensor, flat_of, nbytes_of, outgoing
 from ringwide.p2p.transfer import AnyTransfer
 from ringwide.protocol.p2p import Space
 from ringwide.tensors.arithmetic import DTYPES

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Generator
 from types import FrameType, GeneratorType
 from typing import Any, NoReturn, Protocol, TypeVar, cast
 
-from ringwide.collectives.prepared import NeverAwaited, OtherLoop
+from ringwide.collectives.call_kinds import NeverAwaited, OtherLoop
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

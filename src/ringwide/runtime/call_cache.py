@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from ringwide.collectives.call_kinds import Prepared
 from ringwide.collectives.plan import REDUCING, CollectiveKind, Plan, Planner, Request
-from ringwide.collectives.prepared import Prepared
 from ringwide.compression.codecs.base import Array
 from ringwide.tensors.arithmetic import Arithmetic, arithmetic_of, carrier_of
 from ringwide.tensors.bucket import TOO_SMALL_TO_POOL_BYTES, Bucket, BucketShape, Label

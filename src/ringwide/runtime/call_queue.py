@@ -19,12 +19,12 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
-from ringwide.collectives.collective import WINDOW, Channel, Collective, sequence_of
+from ringwide.collectives.call_kinds import Prepared, reason_of
 from ringwide.collectives.dispatcher import Dispatcher
-from ringwide.collectives.prepared import Prepared, reason_of
+from ringwide.collectives.running_collective import WINDOW, Channel, Collective, sequence_of
 from ringwide.errors import RingClosed, TensorInUse, fresh
 from ringwide.runtime.call import Call, Failed, UnderWay
-from ringwide.runtime.callers import MASK, NO_TASK, STRIDE, UNKNOWN, Caller, Callers, Descent, acting_for
+from ringwide.runtime.caller_identity import MASK, NO_TASK, STRIDE, UNKNOWN, Caller, Callers, Descent, acting_for
 from ringwide.tensors.bucket import EMPTY_BUCKET
 from ringwide.tensors.memory_claims import Claimant, MemoryClaims
 

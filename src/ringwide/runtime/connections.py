@@ -15,7 +15,7 @@ from ringwide.bootstrap.handshake import HandshakeTerms
 from ringwide.bootstrap.listen import open_listeners
 from ringwide.bootstrap.peers import Address
 from ringwide.bootstrap.protection import Protection
-from ringwide.bootstrap.same_host import SameHost
+from ringwide.bootstrap.unix_sockets import SameHost
 from ringwide.health.heartbeats import Heartbeats
 from ringwide.protocol.handshake import Setting
 from ringwide.protocol.heartbeat import HEARTBEAT_LANE

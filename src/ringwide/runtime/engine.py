@@ -8,9 +8,9 @@ from ringwide.config.ring_config import RingConfig
 from ringwide.errors import ConfigError
 from ringwide.observe import statistics
 from ringwide.p2p.all_to_all import AllToAlls
-from ringwide.p2p.messages import Messages
+from ringwide.p2p.tensor_messages import Messages
 from ringwide.runtime.call_queue import CallQueue
-from ringwide.runtime.callers import Descent
+from ringwide.runtime.caller_identity import Descent
 from ringwide.runtime.core import FormedRing, RingCore
 from ringwide.tensors.bucket import BufferPool
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ringwide.errors import RingClosed, fresh
-from ringwide.runtime.callers import Behalf, acting_for
+from ringwide.runtime.caller_identity import Behalf, acting_for
 
 _python = ctypes.CDLL(None)  # unlike ctypes.pythonapi it lets other threads run meanwhile
 _allocate, _acquire, _release = (

@@ -9,6 +9,6 @@ how soon. There is no asyncio, no socket, no thread and no real time.
     assert not outcome.problems
 """
 
-from ringwide.simulator.life import LifeOutcome, simulate
+from ringwide.simulator.ring_life import LifeOutcome, simulate
 
 __all__ = ["LifeOutcome", "simulate"]

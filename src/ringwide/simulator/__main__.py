@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from textwrap import indent
 
-from ringwide.simulator.life import Tried, cores, quiet, try_seeds
+from ringwide.simulator.ring_life import Tried, cores, quiet, try_seeds
 
 
 def main(arguments: list[str] | None = None) -> int:

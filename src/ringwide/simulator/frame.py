@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-from ringwide.collectives.operation import SendOwner
+from ringwide.collectives.bucket_operation import SendOwner
 from ringwide.protocol.frame import HEADER_BYTES, sealed_frame
 from ringwide.simulator.scenario import Damage
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from ringwide.collectives.bucket_operation import SendOwner
 from ringwide.collectives.dispatcher import Dispatcher
-from ringwide.collectives.operation import SendOwner
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, FrameReader, Header, framed, seal
 from ringwide.protocol.heartbeat import HEARTBEAT_LANE

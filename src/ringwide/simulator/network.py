@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from random import Random
 from struct import Struct
 
+from ringwide.collectives.bucket_operation import SendOwner
 from ringwide.collectives.dispatcher import Dispatcher
-from ringwide.collectives.operation import SendOwner
 from ringwide.collectives.plan import Planner
 from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.protocol.heartbeat import HEARTBEAT_LANE

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from ringwide.collectives.collective import Collective
 from ringwide.collectives.deadlines import Clock
 from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.peer_loss import Leaving
 from ringwide.collectives.plan import Plan
+from ringwide.collectives.running_collective import Collective
 from ringwide.compression.jobs import Job, Settle, Then
 from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import PeerLost, RingClosed, RingwideError

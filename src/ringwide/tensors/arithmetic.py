@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ringwide.compression.codecs.base import Array
-from ringwide.compression.codecs.narrowing import NARROW
 from ringwide.tensors.bucket import Combiner
+from ringwide.tensors.half_rounding import NARROW
 
 HALVES = ("float16", "bfloat16")
 FLOATS = ("float64", "float32", *HALVES)

@@ -2,7 +2,7 @@
 
 A dtype group that is one contiguous array in CPU memory is used in place, without a copy. Everything else is copied
 into one flat bucket: several tensors, strided ones, other devices, and half precision. The latter is widened to float32
-for summing, and narrowed by the owner of each total (`compression/codecs/narrowing.py`).
+for summing, and narrowed by the owner of each total (`tensors/half_rounding.py`).
 
 Results of copies are written back only by `Bundle.commit`. A bucket that is used in place has memory beside it, in
 which the collective saves the numbers that it replaces. Either way, after an error the caller's tensors hold what they
@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ringwide.compression.codecs.base import Array
-from ringwide.compression.codecs.narrowing import upper_halves
 from ringwide.tensors.arithmetic import CHARS, Arithmetic, carrier_of
 from ringwide.tensors.bucket import Bucket, BucketShape, BufferPool, Label
+from ringwide.tensors.half_rounding import upper_halves
 from ringwide.tensors.leaves import Leaf, Signature, memory_of, require_unchanged
 from ringwide.tensors.memory_claims import overlap_within
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from ringwide.experiment.report import figures as fig
+from ringwide.experiment.report import quantities as fig
 from ringwide.experiment.report import tables, units
-from ringwide.experiment.report.figures import Figure
 from ringwide.experiment.report.metrics import Metrics
+from ringwide.experiment.report.quantities import Figure
 from ringwide.experiment.report.run_files import Figures, NamedRuns, Run, Sweep
 from ringwide.experiment.report.tables import Table, as_markdown, markdown
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ringwide.experiment.report import figures as fig
+from ringwide.experiment.report import quantities as fig
 from ringwide.experiment.report import units
 from ringwide.experiment.report.drawing import (
     CARD,
@@ -18,8 +18,8 @@ from ringwide.experiment.report.drawing import (
     step_axis,
     whole_numbers,
 )
-from ringwide.experiment.report.figures import Figure
 from ringwide.experiment.report.metrics import Evaluated, Metrics, Point, read_metrics
+from ringwide.experiment.report.quantities import Figure
 from ringwide.experiment.report.run_files import NamedRuns, NodeResult, Run
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ringwide.experiment.report import figures as fig
+from ringwide.experiment.report import quantities as fig
 from ringwide.experiment.report import units
-from ringwide.experiment.report.figures import Figure, Reference
+from ringwide.experiment.report.quantities import Figure, Reference
 from ringwide.experiment.report.run_files import Figures, NamedRuns, NodeResult, Run
 
 MARKDOWN_SPECIAL = "\\`*[]<>|"

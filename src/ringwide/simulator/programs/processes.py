@@ -17,12 +17,12 @@ from typing import Any, Self
 
 from ringwide.config.ring_config import RingConfig
 from ringwide.ring import join
-from ringwide.simulator.life import Tried, quiet
 from ringwide.simulator.programs.drawing import program_of
 from ringwide.simulator.programs.journal import RankJournal
 from ringwide.simulator.programs.program import Leave, Program
 from ringwide.simulator.programs.runner import ProgramRunner
 from ringwide.simulator.programs.verdict import goes_astray, verdict
+from ringwide.simulator.ring_life import Tried, quiet
 
 _TRANSPORTS: tuple[Mapping[str, Any], ...] = (
     {"same_host": "auto"},

@@ -8,7 +8,7 @@ from random import Random
 
 from ringwide.collectives.plan import Planner
 from ringwide.ring import Ring
-from ringwide.runtime.callers import noted_descent
+from ringwide.runtime.caller_identity import noted_descent
 from ringwide.runtime.engine import Engine
 from ringwide.simulator.calls import CodecSettings
 from ringwide.simulator.host import Conditions

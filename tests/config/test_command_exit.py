@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ringwide.config.command_line import finish
+from ringwide.config.command_exit import finish
 from ringwide.errors import ConfigError, PeerLost
 
 

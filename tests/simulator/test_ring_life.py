@@ -9,7 +9,7 @@ import pytest
 from ringwide.compression.codecs import registry
 from ringwide.simulator import LifeOutcome, simulate
 from ringwide.simulator.__main__ import main
-from ringwide.simulator.life import Tried, cores, try_seeds
+from ringwide.simulator.ring_life import Tried, cores, try_seeds
 from ringwide.simulator.scenario import Damage, FaultKind, Scenario, scenario_of
 
 pytestmark = pytest.mark.timeout(600)  # much is computed
@@ -57,7 +57,7 @@ def test_sums_that_cannot_wait_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> 
     """With many segments queued, partial sums wait in the bucket; small simulated buckets never get that far."""
     seeds = seeds_where(lambda scenario: is_peaceful(scenario) and not scenario.depends_on_time, 100)
     usual = [simulate(seed).results for seed in seeds]
-    monkeypatch.setattr("ringwide.collectives.operation.RELAYED_LIMIT_BYTES", 10)
+    monkeypatch.setattr("ringwide.collectives.bucket_operation.RELAYED_LIMIT_BYTES", 10)
     monkeypatch.setattr("ringwide.collectives.compressed_operation.RELAYED_LIMIT_BYTES", 10)
     for seed, results in zip(seeds, usual, strict=True):
         outcome = simulate(seed)
@@ -167,7 +167,7 @@ def test_the_command_names_failing_seeds(capsys: pytest.CaptureFixture[str], mon
         injected=1,
         errors=frozenset(),
     )
-    monkeypatch.setattr("ringwide.simulator.life.simulate", lambda seed: bad if seed == 8 else simulate(seed))
+    monkeypatch.setattr("ringwide.simulator.ring_life.simulate", lambda seed: bad if seed == 8 else simulate(seed))
     assert main(["--seeds", "2", "--first", "7"]) == 1
     assert "seed 8: a wrong sum" in capsys.readouterr().out
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
-from ringwide.collectives.operation import LaneLike, Operation
+from ringwide.collectives.bucket_operation import LaneLike, Operation
 from ringwide.collectives.plan import Plan
 from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.errors import ConfigError, RemoteProtocolError, RingwideError
@@ -119,6 +119,10 @@ class Collective:
 
     def __repr__(self) -> str:
         return f"<Collective {self.sequence} {self.what}>"
+
+    def is_after(self, finished: Mapping[int, int]) -> bool:
+        """Does it come after all that are finished, of each channel the last?"""
+        return is_after(self.number, finished)
 
     @property
     def sequence(self) -> int:

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from experiment.told import config, plan, progress, result, step
-from ringwide.experiment.board import Board
+from ringwide.experiment.run_state import Board
 from ringwide.training.progress import Evaluation
 
 

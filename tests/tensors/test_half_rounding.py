@@ -9,7 +9,7 @@ import torch
 from ringwide.compression.codecs.base import Array
 from ringwide.compression.codecs.bf16 import doubles_of_words
 from ringwide.compression.codecs.blocks import PIECE
-from ringwide.compression.codecs.narrowing import NARROW, narrow_to_bfloat16, narrow_to_float16, upper_halves
+from ringwide.tensors.half_rounding import NARROW, narrow_to_bfloat16, narrow_to_float16, upper_halves
 
 EDGES = np.array(
     [0, 1, 0x7FFFFF, 0x800000, 0x33000000, 0x33000001, 0x387FC000, 0x387FF000, 0x38800000, 0x3F808000], np.uint32

@@ -21,7 +21,7 @@ from ringwide import Ring, RingConfig
 from ringwide.bootstrap import form_ring
 from ringwide.bootstrap.listen import open_listeners
 from ringwide.bootstrap.peers import Address, parse_address
-from ringwide.bootstrap.same_host import is_local, is_wildcard, unix_name
+from ringwide.bootstrap.unix_sockets import is_local, is_wildcard, unix_name
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 

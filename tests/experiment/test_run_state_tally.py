@@ -3,7 +3,7 @@ import math
 import pytest
 
 from experiment.told import progress, step, steps
-from ringwide.experiment.board import RECENT_SECONDS, RankTally
+from ringwide.experiment.run_state import RECENT_SECONDS, RankTally
 
 
 def test_the_recent_pace_is_that_of_the_last_seconds() -> None:

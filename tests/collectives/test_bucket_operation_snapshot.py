@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringwide.collectives.operation import Snapshot
+from ringwide.collectives.bucket_operation import Snapshot
 from ringwide.protocol.ring import Layout
 
 

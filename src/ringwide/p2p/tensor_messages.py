@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from ringwide.collectives.prepared import reason_of
+from ringwide.collectives.call_kinds import reason_of
 from ringwide.compression.codecs.base import Array
 from ringwide.errors import fresh
 from ringwide.p2p.endpoint import Endpoint

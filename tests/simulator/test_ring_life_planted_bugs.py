@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from ringwide.collectives.bucket_operation import Operation, Snapshot
 from ringwide.collectives.compressed_operation import CompressedOperation
 from ringwide.collectives.dispatcher import Dispatcher
-from ringwide.collectives.operation import Operation, Snapshot
 from ringwide.collectives.peer_loss import Leaving, PeerLoss
 from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.protocol import frame
