@@ -21,7 +21,7 @@ from ringwide.errors import (
 from ringwide.protocol import frame
 from ringwide.protocol.frame import HEADER_BYTES, Header
 from ringwide.tensors.bucket import Bucket, BucketShape
-from ringwide.transport.buffers import Scratch
+from ringwide.transport.lane_buffers import Scratch
 
 SIZE, SEGMENT_BYTES, EXPRESS_BYTES = 3, 8, 16
 

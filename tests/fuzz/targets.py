@@ -34,7 +34,7 @@ from ringwide.protocol.handshake import (
 )
 from ringwide.protocol.heartbeat import HEARTBEAT_BYTES, read_heartbeat
 from ringwide.protocol.key_proof import Secret, Statement, begin, read_challenge, read_proven
-from ringwide.transport.buffers import Scratch
+from ringwide.transport.lane_buffers import Scratch
 
 LIMIT_BYTES = 64 * 1024
 STAGING_BYTES = 256

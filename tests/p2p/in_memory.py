@@ -8,7 +8,7 @@ from ringwide.p2p.endpoint import Endpoint
 from ringwide.p2p.transfer import IncomingTransfer, OutgoingTransfer, SegmentOwner, Transfer
 from ringwide.protocol.frame import HEADER_BYTES, FrameReader, Header
 from ringwide.protocol.p2p import KEPT_LIMIT_BYTES, OFFER_BYTES, Space
-from ringwide.transport.buffers import Scratch
+from ringwide.transport.lane_buffers import Scratch
 
 SEGMENT_BYTES, STAGING_BYTES = 64, HEADER_BYTES + 40
 """So that some payloads are staged, and others land where the endpoint says."""

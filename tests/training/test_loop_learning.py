@@ -12,7 +12,7 @@ from ringwide.training.config import TrainingConfig
 from ringwide.training.data_sources import load_data
 from ringwide.training.learner import correct, loss_function
 from ringwide.training.models import build_model
-from ringwide.training.optimizer import learning_rate_at, make_optimizer
+from ringwide.training.optimizers import learning_rate_at, make_optimizer
 from ringwide.training.samples import shares
 
 

@@ -191,7 +191,7 @@ from ringwide.training.config import TrainingConfig
 from ringwide.training.data_sources import load_data
 from ringwide.training.learner import loss_function
 from ringwide.training.models import build_model
-from ringwide.training.optimizer import make_optimizer
+from ringwide.training.optimizers import make_optimizer
 config = TrainingConfig(model="linear", data="clusters")
 load_data(TrainingConfig(data="digits"))
 data = load_data(config)

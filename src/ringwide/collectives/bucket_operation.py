@@ -14,7 +14,7 @@ from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import Header, pack_data
 from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send
 from ringwide.tensors.bucket import Bucket, bytes_of
-from ringwide.transport.buffers import Scratch
+from ringwide.transport.lane_buffers import Scratch
 
 
 class Snapshot:

@@ -19,7 +19,7 @@ from ringwide.p2p.sender import Sender
 from ringwide.p2p.transfer import AnyTransfer, IncomingTransfer, OpenTransfers, OutgoingTransfer, P2PLink, PeerTransfers
 from ringwide.protocol.frame import DATA, FrameKind, Header, news
 from ringwide.protocol.p2p import KEPT_LIMIT_BYTES, read_offer, read_wanted
-from ringwide.transport.buffers import Scratch
+from ringwide.transport.lane_buffers import Scratch
 
 logger = logging.getLogger("ringwide.p2p")
 

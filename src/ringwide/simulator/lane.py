@@ -22,7 +22,7 @@ from ringwide.protocol.heartbeat import HEARTBEAT_LANE
 from ringwide.simulator.frame import SimulatedFrame, damage_last, fill, garbled
 from ringwide.simulator.host import Event, Host, VirtualClock
 from ringwide.simulator.scenario import Damage, Scenario
-from ringwide.transport.buffers import Scratch
+from ringwide.transport.lane_buffers import Scratch
 from ringwide.transport.wire import CutOff
 
 _END_FRAME = framed(FrameKind.END, b"")

@@ -12,7 +12,7 @@ from torch.nn import functional
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
 from ringwide.training.models import forward_of
-from ringwide.training.optimizer import make_optimizer
+from ringwide.training.optimizers import make_optimizer
 from ringwide.training.samples import Data, SampleShare
 from ringwide.training.user_code import guarded, resolve
 

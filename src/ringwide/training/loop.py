@@ -18,7 +18,7 @@ from ringwide.training.data_sources import load_data
 from ringwide.training.gradient_exchange import GradientExchange, Overlapped, Plain
 from ringwide.training.learner import Learner
 from ringwide.training.models import build_model
-from ringwide.training.optimizer import learning_rate_at
+from ringwide.training.optimizers import learning_rate_at
 from ringwide.training.progress import Evaluation, Result, StopRequest, TrainingPlan, TrainingStep
 from ringwide.training.resume_check import ResumeSettings, agree, resume_settings
 from ringwide.training.samples import Course, Data, Position, SampleShare

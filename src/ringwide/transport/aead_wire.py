@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ringwide.errors import ConfigError, CorruptFrame
 from ringwide.protocol.frame import HEADER_BYTES
-from ringwide.transport.buffers import PIECE_BYTES, SMALL_BYTES, CiphertextQueue
+from ringwide.transport.lane_buffers import PIECE_BYTES, SMALL_BYTES, CiphertextQueue
 from ringwide.transport.wire import CutOff, Views
 
 if TYPE_CHECKING:

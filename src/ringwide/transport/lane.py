@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import END, HEADER_BYTES, FrameKind, FrameReader, Header, SharedPayloads, framed
-from ringwide.transport.buffers import Scratch
+from ringwide.transport.lane_buffers import Scratch
 from ringwide.transport.send_half import SendHalf
 from ringwide.transport.sockets import (
     Transport,

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.protocol.p2p import P2P_LANE
-from ringwide.transport.buffers import PayloadOwner
 from ringwide.transport.lane import Lane
+from ringwide.transport.lane_buffers import PayloadOwner
 
 EXPRESS_BYTES = 256 * 1024
 """Largest payload on the express lane."""

@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 
 from ringwide.protocol.frame import seal
-from ringwide.transport.buffers import PayloadOwner, QueuedFrame, remaining
+from ringwide.transport.lane_buffers import PayloadOwner, QueuedFrame, remaining
 from ringwide.transport.wire import Wire
 
 

@@ -16,8 +16,8 @@ from socket import socket as Socket
 from typing import Any
 
 from ringwide.protocol.frame import HEADER_BYTES, REFERENCE, SPILLED, Header
-from ringwide.transport.buffers import PayloadOwner, QueuedFrame
 from ringwide.transport.lane import Lane
+from ringwide.transport.lane_buffers import PayloadOwner, QueuedFrame
 from ringwide.transport.shm_arena import ArenaReader, ArenaWriter
 from ringwide.transport.wire import PlainWire
 

@@ -14,7 +14,7 @@ from socket import socket as Socket
 from typing import NoReturn, cast
 
 from ringwide.errors import ConfigError, CorruptFrame
-from ringwide.transport.buffers import CiphertextQueue
+from ringwide.transport.lane_buffers import CiphertextQueue
 from ringwide.transport.wire import CutOff, Views
 
 _ROOT = 0

@@ -1,6 +1,6 @@
 """Scratch: memory in which payloads land before they are added."""
 
-from ringwide.transport.buffers import Scratch
+from ringwide.transport.lane_buffers import Scratch
 
 
 def test_it_is_the_same_memory_again_and_grows() -> None:

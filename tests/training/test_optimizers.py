@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from ringwide.training.config import TrainingConfig
-from ringwide.training.optimizer import Optimizer, make_optimizer
+from ringwide.training.optimizers import Optimizer, make_optimizer
 
 SHAPES = [(50,), (7, 3), (1000,)]
 SETTINGS: list[dict[str, Any]] = [

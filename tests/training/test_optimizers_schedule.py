@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from ringwide.training.config import TrainingConfig
-from ringwide.training.optimizer import learning_rate_at
+from ringwide.training.optimizers import learning_rate_at
 
 
 def rates(last_step: int | None, *, until: int = 10, **settings: Any) -> list[float]:
