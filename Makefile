@@ -39,8 +39,8 @@ test: $(READY) ## everything: format, lint, types, all tests but those of make i
 	wait $$system || code=1; cat .system-tests.txt; wait $$types || code=1; exit $$code
 
 check: $(READY) ## format, lint, types, the fast tests (asyncio debug on)
-	$(RUN) -m ruff format --check src tests bench
-	$(RUN) -m ruff check src tests bench
+	$(RUN) -m ruff format --check src tests bench examples
+	$(RUN) -m ruff check src tests bench examples
 	$(RUN) -m mypy
 	$(DEBUG) $(RUN) -m pytest -m "not system and not integrations"
 
@@ -49,8 +49,8 @@ coverage: $(READY) ## every branch of protocol/ and compression/codecs/ is taken
 	$(RUN) -m coverage report
 
 format: $(READY) ## rewrite the sources in the house format
-	$(RUN) -m ruff format src tests bench
-	$(RUN) -m ruff check --fix src tests bench
+	$(RUN) -m ruff format src tests bench examples
+	$(RUN) -m ruff check --fix src tests bench examples
 
 integrations: $(READY) ## installs projects that ringwide works with, Ray for example, and runs the tests with them (5 to 10 minutes)
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray,integrations]'
@@ -69,5 +69,5 @@ fuzz: $(READY) ## a minute of bytes that a coverage-guided fuzzer makes up, for 
 bench: $(READY) ## all-reduce beside gloo, Open MPI, MPICH and hivemind, and beside the limit, on this machine (under ten minutes)
 	$(RUN) -m bench speed --short
 
-clean: ## remove what the other targets made
+clean: ## remove what the other targets made, but the results in runs/
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench .coverage .system-tests.txt

@@ -129,3 +129,8 @@ def test_ranks_in_range_pass(rank: int, size: int) -> None:
 def test_a_rank_out_of_range_names_value_and_range(rank: int, size: int, allowed: str) -> None:
     with pytest.raises(ConfigError, match=f"rank {rank} is out of range: peers.txt names {size} peer.*{allowed}"):
         check_rank(rank, size, "peers.txt")
+
+
+def test_a_rank_from_the_command_line_is_no_integer_yet() -> None:
+    with pytest.raises(ConfigError, match="rank '0' is a str; it must be an integer"):
+        check_rank("0", 2, "peers.txt")  # type: ignore[arg-type]

@@ -78,7 +78,7 @@ def test_every_operation(make: Any, dtype: str, op: str) -> None:
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_the_mean_of_integers_is_refused(dtype: str) -> None:
-    with pytest.raises(TypeError, match=f"the mean of {dtype} is not a {dtype}; use op='sum'"):
+    with pytest.raises(TypeError, match=f"the mean of {dtype} need not be an integer; use op='sum'"):
         arithmetic_of(dtype, "mean", 2, half_precision="float32")
 
 
@@ -146,15 +146,15 @@ def test_a_mapping_is_read_by_sorted_name_so_its_order_does_not_matter() -> None
 @pytest.mark.parametrize(
     ("value", "named"),
     [
-        (3.5, "the argument is a builtins.float"),
-        (None, "the argument is a builtins.NoneType"),
-        ("text", "the argument is a builtins.str"),
-        ({1, 2}, "the argument is a builtins.set"),
+        (3.5, "the argument is a float"),
+        (None, "the argument is a NoneType"),
+        ("text", "the argument is a str"),
+        ({1, 2}, "the argument is a set"),
         (np.float32(1), "the argument is a numpy.float32"),
-        ([np.ones(1), [np.ones(1)]], "tensor 1 is a builtins.list"),
-        ({"w": np.ones(1), "b": 2}, "tensor 'b' is a builtins.int"),
+        ([np.ones(1), [np.ones(1)]], "tensor 1 is a list"),
+        ({"w": np.ones(1), "b": 2}, "tensor 'b' is a int"),
         ({"w": np.ones(1), 7: np.ones(1)}, "the mapping has the key 7; names must be strings"),
-        ((x for x in ()), "the argument is a builtins.generator"),
+        ((x for x in ()), "the argument is a generator"),
         (np.ones(1, np.complex64), "the argument has dtype complex64; ringwide carries float64"),
         (np.ones(1, bool), "the argument has dtype bool"),
         (np.ones(1, ">f4"), "the argument has dtype >f4"),

@@ -187,11 +187,13 @@ def leaf_of(value: object, name: str | int = "") -> Leaf:
     """The leaf of one tensor or array, or a `TypeError` that names what came."""
     leaf = _leaf_or_none(value, name)
     if leaf is None:
-        raise TypeError(
-            f"{_described(name)} is a {type(value).__module__}.{type(value).__qualname__}; expected a torch tensor, "
-            "a numpy array, a list or tuple of them, or a mapping from names to them"
-        )
+        raise TypeError(f"{_described(name)} is a {_type_name(value)}; expected a torch tensor or a numpy array")
     return leaf
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _leaf_or_none(value: object, name: str | int) -> Leaf | None:
@@ -213,7 +215,10 @@ def leaves_of(values: object) -> tuple[list[Leaf], Signature]:
         names = _sorted_names(values)
         leaves = [leaf_of(values[name], name) for name in names]
     else:
-        leaves = [leaf_of(values)]
+        raise TypeError(
+            f"the argument is a {_type_name(values)}; expected a torch tensor, a numpy array, a list or tuple of them, "
+            "or a mapping from names to them"
+        )
     return leaves, Signature(names, tuple([leaf.dtype for leaf in leaves]), tuple([leaf.shape for leaf in leaves]))
 
 
