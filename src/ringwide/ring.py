@@ -284,6 +284,8 @@ class Ring:
             self._engine.codec_policy.feedback.replace(loaded)
 
     def _require_rank(self, rank: int, role: str) -> None:
+        if not hasattr(rank, "__index__"):
+            raise TypeError(f"{role} {rank!r} is a {type(rank).__name__}; it must be an integer")
         if not 0 <= rank < self.size:
             raise ValueError(f"{role} {rank} is not a rank of this ring: ranks go from 0 to {self.size - 1}")
 

@@ -173,3 +173,23 @@ async def test_few_tensors_are_kept() -> None:
         return len(ring._small_tensors._views)
 
     assert await on_every_rank(1, act) < [9]
+
+
+async def test_a_tensor_with_the_negative_bit_goes_the_general_way_each_time() -> None:
+    async def act(ring: Ring) -> list[float]:
+        sums = []
+        for _ in range(3):
+            negative = torch._neg_view(torch.full((3,), -1.0))
+            sums.append(float((await ring.allreduce(negative, op="sum"))[0]))
+        return sums
+
+    assert await on_every_rank(2, act) == [[2.0] * 3] * 2
+
+
+async def test_a_root_that_is_no_integer_is_named() -> None:
+    async def act(ring: Ring) -> str:
+        with pytest.raises(TypeError) as caught:
+            await ring.broadcast(np.zeros(2), root="0")  # type: ignore[arg-type]
+        return str(caught.value)
+
+    assert await on_every_rank(2, act) == ["root '0' is a str; it must be an integer"] * 2

@@ -62,7 +62,7 @@ def parse_address(text: str, place: str) -> Address:
 
 def check_rank(rank: int, size: int, where: str) -> None:
     """Refuse a rank that is out of range. `where` names the source of the size, usually the peers file."""
-    if not isinstance(rank, int):
+    if not hasattr(rank, "__index__"):
         raise ConfigError(f"rank {rank!r} is a {type(rank).__name__}; it must be an integer")
     if not 0 <= rank < size:
         allowed = "the only rank is 0" if size == 1 else f"ranks go from 0 to {size - 1}"

@@ -142,7 +142,7 @@ class SmallTensorCache:
         lies_there = whose is tensor and where == tensor.data_ptr()
         if lies_there and flat.size == known.numbers and flat.dtype == known.arithmetic.carrier:
             return flat
-        if not tensor.is_cpu or tensor.requires_grad:
+        if not tensor.is_cpu or tensor.requires_grad or tensor.is_neg():
             return None
         if len(self._views) >= _VIEWS:
             self._views.clear()

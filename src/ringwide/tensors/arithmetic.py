@@ -60,9 +60,7 @@ def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Ari
     if op not in _UFUNCS:
         raise ValueError(f"op {op!r} is not one of {', '.join(_UFUNCS)}")
     if op == "mean" and dtype not in FLOATS:
-        raise TypeError(
-            f"the mean of {dtype} need not be an integer; use op='sum' or 'quotient', or a float dtype"
-        )
+        raise TypeError(f"the mean of {dtype} need not be an integer; use op='sum' or 'quotient', or a float dtype")
     if op in BITWISE and dtype not in INTEGERS:
         raise TypeError(f"op {op!r} combines the bits of integers, and these are {dtype}; use {', '.join(INTEGERS)}")
     if op == "quotient" and dtype not in INTEGERS:
