@@ -6,7 +6,7 @@ from tests.marked import DESIGN, marked
 from tests.ways import DDP, SMALL, ddp_bucket, small_allreduce
 
 MOST_SMALL, MOST_DDP = 10, 18
-TRIES = 6
+TRIES = 8
 
 RENEW = "docs/design.md names other files: run `python -m tests.ways`"
 
@@ -22,9 +22,9 @@ async def test_a_small_allreduce_passes_the_files_that_the_document_names() -> N
 
 
 def test_a_bucket_of_ddp_passes_the_files_that_the_document_names() -> None:
-    # Three threads take part, and a busy machine may stop any of them where a timer is due: that is another way.
+    # Three threads take part. Where one of them is stopped, a timer may come in between: that is another way.
     ways = [sorted(ddp_bucket())]
-    while sorted(documented(DDP)) not in ways and len(ways) < TRIES:
+    while sorted(documented(DDP)) != ways[-1] and len(ways) < TRIES:
         ways.append(sorted(ddp_bucket()))
-    assert sorted(documented(DDP)) in ways, RENEW
+    assert ways[-1] == sorted(documented(DDP)), RENEW
     assert len(documented(DDP)) <= MOST_DDP

@@ -33,6 +33,7 @@ SOURCE = Path(ringwide.__file__).parent
 SMALL, DDP = "files: small all-reduce", "files: DDP bucket"
 
 WARM_UP, TRACED = 10, 9
+AS_A_TASK = ("runtime/caller_identity.py",)  # a call that is not over at once goes on as a task, which is noted
 TRACED_RANK = 1  # it sends first, and then hears the sum
 SMALL_ELEMENTS = 1024
 BUCKET_WIDTH = 32  # a square of float32: 4 KiB, a small bucket; large ones leave this way at the operation
@@ -121,7 +122,8 @@ def ddp_bucket() -> list[str]:
 
     with nothing_collected(), ThreadPoolExecutor(2) as threads:
         list(threads.map(rank, range(2)))
-    return usual(traces)
+    files = usual(traces)
+    return [*files, *(file for file in AS_A_TASK if file not in files)]
 
 
 @contextmanager

@@ -347,7 +347,8 @@ class Dispatcher:
 
     def _is_to_come(self, number: int) -> bool:
         """May a collective of this number still be called here?"""
-        return self.channels.is_ahead(number) and not self.peer_loss.is_over_for(number)
+        is_over = self.peer_loss.over is not None and self.peer_loss.is_over_for(number)
+        return self.channels.is_ahead(number) and not is_over
 
     def _hear_data(self, lane: LaneLike, collective: Collective, header: Header, payload: memoryview) -> None:
         if collective.gated and lane.index > 0:
