@@ -196,7 +196,12 @@ class RingCore:
         """All our connections are there; others may still wait for some of theirs. Meanwhile all notes are combined."""
         plan = planner.plan(Request(CollectiveKind.BARRIER, "who is where", (NOTES,)))
         combined: asyncio.Future[RingwideError | None] = asyncio.get_running_loop().create_future()
-        collective = self.dispatcher.submit(plan, [Bucket(noted, None, np.bitwise_or)], combined.set_result)
+
+        def on_done(error: RingwideError | None) -> None:
+            if not combined.done():  # else joining was cancelled, and its task has not had its turn yet
+                combined.set_result(error)
+
+        collective = self.dispatcher.submit(plan, [Bucket(noted, None, np.bitwise_or)], on_done)
         try:
             async with asyncio.timeout(seconds):
                 error = await combined
