@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ringwide.compression.codecs.base import Array
-from ringwide.compression.codecs.bf16 import doubles_of_words
 from ringwide.compression.codecs.blocks import PIECE
+from ringwide.compression.codecs.half import doubles_of_words
 from ringwide.tensors.half_rounding import NARROW, narrow_to_bfloat16, narrow_to_float16, upper_halves
 
 EDGES = np.array(

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ringwide.compression.codecs import bf16, fp16
 from ringwide.compression.codecs.base import Array
 from ringwide.compression.codecs.blocks import SCRATCH, pieces
+from ringwide.compression.codecs.half import round_to_bfloat16s, round_to_float16s
 
 MAGNITUDE = np.uint32(0x7FFFFFFF)
 INFINITY = np.uint32(0x7F800000)
-UPPER = np.uint32(0xFFFF0000)
 QUIET_BFLOAT16 = np.uint32(0x00400000)
 BEYOND_FLOAT16 = np.uint32(0x477FF000)  # 65520: this and what is larger rounds to infinity
 SIGN, FLOAT16_INFINITY, FLOAT16_QUIET, FLOAT16_PAYLOAD = 0x8000, 0x7C00, 0x0200, 0x03FF
@@ -24,23 +23,20 @@ SIGN, FLOAT16_INFINITY, FLOAT16_QUIET, FLOAT16_PAYLOAD = 0x8000, 0x7C00, 0x0200,
 @np.errstate(all="ignore")  # infinity and NaN are results like others
 def narrow_to_bfloat16(numbers: Array) -> None:
     for piece in pieces(numbers.size):
-        bits = numbers[piece].view(np.uint32)
-        rounded = SCRATCH.first[: bits.size].view(np.uint32)
-        np.right_shift(bits, 16, out=rounded)
-        np.bitwise_and(rounded, bf16.ONE, out=rounded)
-        np.add(rounded, bf16.HALF, out=rounded)
-        np.add(rounded, bits, out=rounded)
+        bits, words = numbers[piece].view(np.uint32), SCRATCH.narrow.view(np.uint16)[: numbers[piece].size]
+        round_to_bfloat16s(numbers[piece], words)
         if np.isnan(np.maximum.reduce(numbers[piece])):
             odd = np.flatnonzero((bits & MAGNITUDE) > INFINITY)
-            rounded[odd] = bits[odd] | QUIET_BFLOAT16
-        np.bitwise_and(rounded, UPPER, out=bits)
+            words[odd] = (bits[odd] | QUIET_BFLOAT16) >> 16
+        np.copyto(bits, words)
+        np.left_shift(bits, 16, out=bits)
 
 
 @np.errstate(all="ignore")
 def narrow_to_float16(numbers: Array) -> None:
     for piece in pieces(numbers.size):
         bits, words = numbers[piece].view(np.uint32), SCRATCH.narrow.view(np.uint16)[: numbers[piece].size]
-        if not fp16.round_to_halves(numbers[piece], words):
+        if not round_to_float16s(numbers[piece], words):
             _narrow_any_to_float16(bits, words)
         np.copyto(bits, words)
         np.left_shift(bits, 16, out=bits)
@@ -51,7 +47,7 @@ def _narrow_any_to_float16(bits: Array, words: Array) -> None:
     beyond = np.flatnonzero((bits & MAGNITUDE) >= BEYOND_FLOAT16)
     ends = bits[beyond]
     bits[beyond] = 0
-    fp16.round_to_halves(bits.view(np.float32), words)
+    round_to_float16s(bits.view(np.float32), words)
     payloads = np.where(ends & MAGNITUDE > INFINITY, FLOAT16_QUIET | (ends >> 13 & FLOAT16_PAYLOAD), 0)
     words[beyond] = ends >> 16 & SIGN | FLOAT16_INFINITY | payloads
 

@@ -1,13 +1,12 @@
-"""All codecs, by their names in settings and their numbers on the wire. A new codec is one file and one line here."""
+"""All codecs, by their names in settings and their numbers on the wire. A new codec is one class and one line here."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ringwide.compression.codecs.base import Codec, Raw
-from ringwide.compression.codecs.bf16 import Bfloat16
 from ringwide.compression.codecs.deflate import Zlib
-from ringwide.compression.codecs.fp16 import Float16
+from ringwide.compression.codecs.half import Bfloat16, Float16
 from ringwide.compression.codecs.int8 import Int8
 from ringwide.compression.codecs.lz4 import Lz4Block, Lz4Frame
 from ringwide.compression.codecs.shuffle import Shuffled
