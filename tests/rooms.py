@@ -19,7 +19,7 @@ MARK = "rooms"
 FLOORS: tuple[dict[str, str], ...] = (
     {
         "errors": "the errors, and whose fault each is",
-        "compression.codecs": "numbers <-> bytes, one file a codec; never sees a socket",
+        "compression.codecs": "numbers <-> bytes, a file for each kind of codec; never sees a socket",
     },
     {
         "protocol": "THE RULES: frames, machines, handshake, matching; no I/O, no clock, no numpy",

@@ -5,6 +5,7 @@ import copy
 import functools
 import gc
 import itertools
+import math
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -21,7 +22,7 @@ from local_ring import error_of, free_peers, on_every_rank
 from ringwide import Ring
 from ringwide.bootstrap.form_ring import RingFormation
 from ringwide.compression.policy import CodecPolicy
-from ringwide.runtime.connections import Connections
+from ringwide.runtime.core import notes
 from ringwide.tensors.arithmetic import DTYPES, FLOATS, INTEGERS, OPERATIONS
 
 SIZES = [1, 2, 3, 4, 5]
@@ -606,6 +607,29 @@ async def test_a_rank_that_never_calls_is_named_by_all_when_the_deadline_is_over
     await on_every_rank(size, act, collective_timeout_seconds=0.8)
 
 
+async def test_a_timeout_can_be_set_while_the_ring_is_there() -> None:
+    rank_1_knows = asyncio.Event()
+
+    async def act(ring: Ring) -> None:
+        for seconds in (0.0, -1.0, math.inf, math.nan):
+            with pytest.raises(ValueError, match="it must be more than 0, and finite"):
+                ring.set_timeout(seconds)
+        if ring.rank == 1:
+            ring.set_timeout(0.3)
+            message = await error_of(ring.receive(np.ones(3, np.float32), 0))
+            collective = await error_of(ring.allreduce(np.ones(3, np.float32)))
+            for error in (message, collective):
+                assert isinstance(error, ringwide.CollectiveTimeout)
+                assert "Timed out after no progress for 0.3 s" in str(error)
+            rank_1_knows.set()
+        else:
+            await rank_1_knows.wait()
+            assert isinstance(await error_of(ring.allreduce(np.ones(3, np.float32))), ringwide.CollectiveTimeout)
+        await ring_still_works(ring)
+
+    await on_every_rank(2, act, messages=True)
+
+
 async def test_ranks_that_still_look_for_each_other_are_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks 1 and 2 need longer than anybody may be silent to find each other; rank 0 has found both."""
     connect, seconds, tried_at = RingFormation._try_connect, 0.75, list[float]()
@@ -951,12 +975,12 @@ async def test_a_limit_is_what_was_asked_for_and_what_lanes_carry(settings_: dic
 async def test_one_rank_that_sees_another_machine_is_enough_for_all_to_send_less_by_the_tree(
     elsewhere: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_this_host = Connections.ranks_on_this_host
+    looked = itertools.count()  # one rank after the other, in any order
 
-    def as_one_sees_it(connections: Connections) -> int:
-        return on_this_host(connections) - (connections._rank == elsewhere)
+    def as_one_sees_it(*, one_host: bool, **others: Any) -> Any:
+        return notes(one_host=one_host and next(looked) != elsewhere, **others)
 
-    monkeypatch.setattr(Connections, "ranks_on_this_host", as_one_sees_it)
+    monkeypatch.setattr("ringwide.runtime.core.notes", as_one_sees_it)
     assert await on_every_rank(3, limit_of_the_tree) == [64] * 3
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations  # what stands at functions that are made with every call is not computed then
 
 import logging
+import math
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, nullcontext
 from typing import Any, TypeVar
 
@@ -20,10 +21,11 @@ from ringwide.p2p.tensor_messages import Message
 from ringwide.runtime.call import Call
 from ringwide.runtime.call_cache import CallPlan, PlanCache, SmallTensorCache
 from ringwide.runtime.call_queue import Refusal
-from ringwide.runtime.caller_identity import noted_descent
-from ringwide.runtime.core import RingCore
+from ringwide.runtime.caller_identity import Descent, noted_descent
+from ringwide.runtime.core import Core, FormedRing, RingCore
 from ringwide.runtime.engine import Engine
 from ringwide.runtime.signals import LeaveRequest, leave_on_signal
+from ringwide.runtime.subgroup import SubgroupCore
 from ringwide.tensors.bucket import Label
 from ringwide.tensors.leaves import Leaf, Signature, array_of, leaf_of, leaves_of, portable
 from ringwide.tensors.nonfinite import Inspector
@@ -56,19 +58,42 @@ async def join(
         addresses = load_peers(peers)
         check_rank(rank, len(addresses), str(peers) if isinstance(peers, str | os.PathLike) else "the list of peers")
         core = _core(rank, addresses, config or RingConfig(), told)
-        leave = core.leave
-        try:
-            engine = Engine(core, await core.form(listener), descent)
-            leave = engine.leave
-            yield Ring(engine)
-        except JoinError as error:
-            await leave(f"it could not join: {error}")
-            raise
-        except BaseException as error:
-            await leave(told.reason(error))
-            raise
-        else:
-            await leave("it is done")
+        async with _membership(core, core.form(listener), told, descent) as ring:
+            yield ring
+
+
+@asynccontextmanager
+async def join_subgroup(
+    ring: Ring, ranks: Sequence[int], *, epoch: int, config: RingConfig | None = None
+) -> AsyncIterator[Ring]:
+    """Be one of some ranks of a ring for the length of the block, with calls of their own over its connections.
+
+    `ranks` are those of the ring, in their order in the subgroup. They all have the same `epoch`, which no other
+    subgroup of the ring has or had. Of `config` all settings may differ from the ring's but those of the connections.
+    """
+    with leave_on_signal() as told, noted_descent() as descent:
+        core = ring.subgroup_core(ranks, epoch, config or ring.config)
+        async with _membership(core, core.form(), told, descent) as subgroup:
+            yield subgroup
+
+
+@asynccontextmanager
+async def _membership(
+    core: Core, forming: Awaitable[FormedRing], told: LeaveRequest, descent: Descent
+) -> AsyncIterator[Ring]:
+    leave = core.leave
+    try:
+        engine = Engine(core, await forming, descent)
+        leave = engine.leave
+        yield Ring(engine)
+    except JoinError as error:
+        await leave(f"it could not join: {error}")
+        raise
+    except BaseException as error:
+        await leave(told.reason(error))
+        raise
+    else:
+        await leave("it is done")
 
 
 def _core(rank: int, addresses: Sequence[Address], config: RingConfig, told: LeaveRequest) -> RingCore:
@@ -89,6 +114,15 @@ class Ring:
         quiet = self.config.on_nonfinite == "ignore"
         self._inspector = None if quiet else Inspector(self.rank, time=time.monotonic)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can be made: it has not been left, and no rank has been lost or has left."""
+        return self._engine.is_open
+
+    def subgroup_core(self, ranks: Sequence[int], epoch: int, config: RingConfig) -> SubgroupCore:
+        """Core of a subgroup of this ring, for `join_subgroup`."""
+        return self._engine.subgroup_core(ranks, epoch, config)
+
     def __repr__(self) -> str:
         return f"<Ring rank {self.rank} of {self.size}: {self._engine}>"
 
@@ -108,13 +142,13 @@ class Ring:
         """
 
         def prepare(gated: bool) -> Prepared[Tensors]:
-            known = None if gated else self._small_tensors.find(tensors, op, bucket)
-            if known is not None:
+            known = self._small_tensors.find(tensors, op, bucket)
+            if known is not None and (known.plan.express or not gated):  # what has no bulk has no gate either
                 return known
             leaves, signature = leaves_of(tensors)
             call_plan = self._plans.find(CollectiveKind.ALLREDUCE, signature, op=op, bucket=bucket, gated=gated)
             _require_writable(leaves, signature.names)
-            if self._inspector is None and not gated:
+            if self._inspector is None and (call_plan.plan.express or not gated):
                 self._small_tensors.learn(tensors, op, bucket, call_plan.plan, call_plan.groups)
             return self._packed(call_plan, leaves, tensors, signature, bucket)
 
@@ -253,6 +287,12 @@ class Ring:
         if len(values) != self.size:
             raise ValueError(f"{name} has {len(values)} places, and there are {self.size} ranks: each needs one")
         return [None if value is None else leaf_of(value, f"{name}[{rank}]") for rank, value in enumerate(values)]
+
+    def set_timeout(self, seconds: float) -> None:
+        """From now on, and on this rank, this is `collective_timeout_seconds`, also for calls that are open."""
+        if not 0 < seconds < math.inf:
+            raise ValueError(f"a timeout of {seconds} s; it must be more than 0, and finite")
+        self._engine.dispatcher.deadlines.set_timeout(seconds)
 
     def algorithm_for(self, nbytes: int) -> str:
         """Which algorithm carries an all-reduce of this size."""

@@ -55,9 +55,7 @@ class RecordingLink:
 
     def send_express(self, header: bytes, payload: memoryview) -> None: ...
 
-    def send_bulk(
-        self, header: bytes, payload: memoryview, *, stripe: int, owner: Operation | None, collective: int
-    ) -> None:
+    def send_bulk(self, header: bytes, payload: memoryview, *, stripe: int, owner: Operation | None, key: int) -> None:
         if owner is None:
             return
         if self._room > 0:
@@ -75,7 +73,7 @@ class RecordingLink:
         self.told.append(frame.unpack(told, limit_bytes=0))
         self.words.append(told[HEADER_BYTES:].decode())
 
-    def forget(self, collective: int) -> None:
+    def forget(self, key: int) -> None:
         self.waiting.clear()
 
 
@@ -341,6 +339,19 @@ def test_those_who_have_not_called_are_the_ones_it_waits_for() -> None:
     assert isinstance(error, CollectiveTimeout)
     assert error.waiting_for == (2,)
     assert [header.kind for header in rank.links[0].told] == [frame.FrameKind.TIMEOUT]
+
+
+def test_a_timeout_that_is_set_later_holds_for_what_is_open() -> None:
+    rank = OneRank()
+    rank.call(CollectiveKind.ALLREDUCE, 0)
+    rank.dispatcher.deadlines.set_timeout(3.0)
+    for eighth in range(1, 25):
+        assert rank.endings == []
+        rank.clock.tick(eighth / 8)
+    rank.clock.tick(3.125)
+    (error,) = rank.endings
+    assert isinstance(error, CollectiveTimeout)
+    assert "Timed out after no progress for 3 s" in str(error)
 
 
 def test_if_all_have_called_it_waits_for_those_whose_numbers_are_due() -> None:

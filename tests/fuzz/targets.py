@@ -34,6 +34,7 @@ from ringwide.protocol.handshake import (
 )
 from ringwide.protocol.heartbeat import HEARTBEAT_BYTES, read_heartbeat
 from ringwide.protocol.key_proof import Secret, Statement, begin, read_challenge, read_proven
+from ringwide.protocol.p2p import P2P_LANE
 from ringwide.transport.lane_buffers import Scratch
 
 LIMIT_BYTES = 64 * 1024
@@ -100,14 +101,17 @@ class Unread:
 
     def __init__(self) -> None:
         self.peer, self.scratch, self.said = 0, _SCRATCH, 0
+        self.index = P2P_LANE
 
-    def send_p2p(self, header: bytes, payload: memoryview, *, owner: SegmentOwner, number: int) -> None:
+    def resume(self) -> None: ...
+
+    def send_p2p(self, header: bytes, payload: memoryview, *, owner: SegmentOwner, key: int) -> None:
         self.said += 1
 
     def tell_p2p(self, frame: bytes) -> None:
         self.said += 1
 
-    def forget_p2p(self, number: int) -> None: ...
+    def forget_p2p(self, key: int) -> None: ...
 
     def time(self) -> float:
         return 0.0

@@ -7,7 +7,7 @@ from ringwide.errors import PeerLeft, RingwideError
 from ringwide.p2p.endpoint import Endpoint
 from ringwide.p2p.transfer import IncomingTransfer, OutgoingTransfer, SegmentOwner, Transfer
 from ringwide.protocol.frame import HEADER_BYTES, FrameReader, Header
-from ringwide.protocol.p2p import KEPT_LIMIT_BYTES, OFFER_BYTES, Space
+from ringwide.protocol.p2p import KEPT_LIMIT_BYTES, OFFER_BYTES, P2P_LANE, Space
 from ringwide.transport.lane_buffers import Scratch
 
 SEGMENT_BYTES, STAGING_BYTES = 64, HEADER_BYTES + 40
@@ -35,11 +35,16 @@ class Clock:
 class Pipe:
     """One direction between two ranks: frames that the sender still has, and bytes that have left."""
 
-    def __init__(self, sender: int, hear: Callable[[Header, memoryview], None], land: Callable[[Header], memoryview]):
+    def __init__(
+        self, sender: int, hear: Callable[[Header, memoryview], None], land: Callable[[Header], memoryview | None]
+    ):
+        self.index = P2P_LANE
         self.peer, self.scratch = sender, Scratch()
         self.waiting: deque[tuple[bytes, memoryview, SegmentOwner | None, int]] = deque()
         self.pipe = bytearray()
         self.reader = FrameReader(landing=land, arrived=hear, limit_bytes=SEGMENT_BYTES, staging_bytes=STAGING_BYTES)
+
+    def resume(self) -> None: ...
 
     def leave(self) -> None:
         """One frame leaves."""
@@ -66,15 +71,15 @@ class Link:
     def __init__(self, out: Pipe, back: Pipe) -> None:
         self._out, self._back = out, back
 
-    def send_p2p(self, header: bytes, payload: memoryview, *, owner: SegmentOwner, number: int) -> None:
-        self._out.waiting.append((header, payload, owner, number))
+    def send_p2p(self, header: bytes, payload: memoryview, *, owner: SegmentOwner, key: int) -> None:
+        self._out.waiting.append((header, payload, owner, key))
 
     def tell_p2p(self, frame: bytes) -> None:
         self._out.waiting.append((frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:], None, 0))
 
-    def forget_p2p(self, number: int) -> None:
-        self._back.reader.divert(number)
-        kept = [entry for entry in self._out.waiting if entry[2] is None or entry[3] != number]
+    def forget_p2p(self, key: int) -> None:
+        self._back.reader.divert(key)
+        kept = [entry for entry in self._out.waiting if entry[2] is None or entry[3] != key]
         self._out.waiting = deque(kept)
 
 

@@ -306,12 +306,21 @@ def test_a_transfer_without_progress_is_reported_and_then_given_up(caplog: pytes
         assert isinstance(error, CollectiveTimeout)
         assert error.waiting_for == waiting_for
     assert str(ranks.error(sent)) == (
-        "the message to rank 2 with tag 0 (uint8[4]): no progress for 30 s (collective_timeout_seconds), "
-        "waiting for rank 2"
+        "the message to rank 2 with tag 0 (uint8[4]): "
+        "Timed out after no progress for 30 s (collective_timeout_seconds), waiting for rank 2"
     )
     ranks.settle()
     late = ranks.receive(2, 4)  # the offer was withdrawn
     assert ranks.of(late) == "open"
+
+
+def test_a_timeout_that_is_set_later_holds_for_what_is_open() -> None:
+    ranks = InMemoryRanks(2, timeout_seconds=30.0)
+    sent = ranks.send(0, 1, b"four")
+    ranks.endpoints[0].set_timeout(5.0)
+    for now, state in ((0.1, "open"), (4.0, "open"), (5.2, "CollectiveTimeout")):
+        ranks.endpoints[0].check_progress(now)
+        assert ranks.of(sent) == state
 
 
 def test_many_transfers_without_progress_are_one_line(caplog: pytest.LogCaptureFixture) -> None:

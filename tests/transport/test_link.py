@@ -27,7 +27,7 @@ async def link_of(*indices: int, wiring: Wiring = Wiring.PLAIN) -> AsyncIterator
 
 def send_bulk(link: Link, stripe: int, owned: OwnedPayload, *, collective: int = 1) -> None:
     header = header_of(stripe, len(owned.memory))
-    link.send_bulk(header, memoryview(owned.memory), stripe=stripe, owner=owned, collective=collective)
+    link.send_bulk(header, memoryview(owned.memory), stripe=stripe, owner=owned, key=collective)
 
 
 async def test_bulk_is_striped_over_the_bulk_lanes_in_their_order() -> None:

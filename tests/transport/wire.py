@@ -92,7 +92,7 @@ def send(lane: Lane, number: int, payload: bytes | bytearray) -> None:
 
 def send_owned(lane: Lane, number: int, owned: OwnedPayload, *, collective: int = 0) -> None:
     header = header_of(number, len(owned.memory))
-    lane.send(header, memoryview(owned.memory), owner=owned, collective=collective)
+    lane.send(header, memoryview(owned.memory), owner=owned, key=collective)
 
 
 def pattern(nbytes: int, seed: int = 1) -> bytes:

@@ -11,7 +11,7 @@ from ringwide.compression.autotune import RAW, Ledger
 from ringwide.compression.codecs.base import Array
 from ringwide.compression.jobs import CodecJobs
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import Header, pack_data
+from ringwide.protocol.frame import Header, key_of, pack_data
 from ringwide.protocol.instruction import Combine, Keep, Relay, Script, Send
 from ringwide.tensors.bucket import Bucket, bytes_of
 from ringwide.transport.lane_buffers import Scratch
@@ -69,13 +69,25 @@ class LaneLike(Protocol):
     def resume(self) -> None: ...
 
 
+class OtherEpochs(Protocol):
+    """Receiver of what happens on a lane that a ring shares with its subgroups: frames with an epoch that is not 0."""
+
+    def landing(self, lane: LaneLike, header: Header, here: memoryview | None = None, /) -> memoryview | None: ...
+
+    def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None: ...
+
+    def ended(self, lane: LaneLike) -> None: ...
+
+    def lost(self, lane: LaneLike, reason: Exception) -> None: ...
+
+
 class LinkLike(Protocol):
     """What a collective needs of a link; the simulator has its own."""
 
     def send_express(self, header: bytes, payload: memoryview) -> None: ...
 
     def send_bulk(
-        self, header: bytes, payload: memoryview, *, stripe: int, owner: SendOwner | None, collective: int
+        self, header: bytes, payload: memoryview, *, stripe: int, owner: SendOwner | None, key: int
     ) -> None: ...
 
     def reserve_bulk(self, nbytes: int, *, stripe: int) -> memoryview | None: ...
@@ -84,7 +96,7 @@ class LinkLike(Protocol):
 
     def tell(self, frame: bytes) -> None: ...
 
-    def forget(self, collective: int) -> None: ...
+    def forget(self, key: int) -> None: ...
 
 
 class FrameFields(NamedTuple):
@@ -117,6 +129,7 @@ class Operation:
     def __init__(self, task: BucketTask) -> None:
         plan, numbers = task.plan, task.numbers
         self._fields, self._on_done, self._collective = task.fields, task.on_done, task.fields.collective
+        self._key = key_of(task.fields.epoch, task.fields.collective)
         self._machine = plan.machine()
         self._bounds, self._itemsize, self.express = plan.layout.bounds, plan.layout.itemsize, plan.express
         self._numbers, self._links, self._ledgers = numbers, task.links, task.ledgers
@@ -265,7 +278,7 @@ class Operation:
         self._ledgers[peer].note_sent(codec, self._raw_bytes(segment), len(payload))
         copied = self._machine.overwrites_sent
         self._unsent += not copied
-        link.send_bulk(header, payload, stripe=segment, owner=None if copied else owner, collective=self._collective)
+        link.send_bulk(header, payload, stripe=segment, owner=None if copied else owner, key=self._key)
 
     def _send_reserved(self, segment: int, nbytes: int, relay: Relay) -> None:
         self._ledgers[relay.peer].note_sent(RAW, nbytes, nbytes)

@@ -47,6 +47,8 @@ class Patient(Protocol):
 
     def check_progress(self, now: float) -> None: ...
 
+    def set_timeout(self, seconds: float) -> None: ...
+
 
 class Deadlines:
     """Looks at every open collective from time to time, and never while there is none."""
@@ -63,7 +65,7 @@ class Deadlines:
         transfers: Patient | None,
     ) -> None:
         self._open, self._peers, self._clock = open_, peers, clock
-        self._timeout, self._warn_after, self._give_up = timeout_seconds, warn_after_seconds, give_up
+        self.timeout_seconds, self._warn_after, self._give_up = timeout_seconds, warn_after_seconds, give_up
         self._tick_seconds = min(TICK_SECONDS, timeout_seconds / 4)
         self.ticking = self._watching = False
         self._due = 0.0
@@ -73,6 +75,12 @@ class Deadlines:
     def start(self, heartbeats: HeartbeatSource) -> None:
         """All ranks are there. Before, how long they may take is for `join` to say."""
         self._heartbeats = heartbeats
+
+    def set_timeout(self, seconds: float) -> None:
+        """From now on, also for what is open. The first tick after this may still come as late as before."""
+        self.timeout_seconds, self._tick_seconds = seconds, min(TICK_SECONDS, seconds / 4)
+        if self._transfers is not None:
+            self._transfers.set_timeout(seconds)
 
     def start_ticking(self) -> None:
         if not self.ticking:
@@ -119,7 +127,7 @@ class Deadlines:
         if progress != collective.progress_seen or not collective.begun or self._heartbeats is None:
             collective.progress_seen, collective.progress_at = progress, now
             collective.warned_at = now
-        elif now - collective.progress_at >= self._timeout:
+        elif now - collective.progress_at >= self.timeout_seconds:
             self._give_up(collective)
         elif now - collective.warned_at >= self._warn_after:
             collective.warned_at = now

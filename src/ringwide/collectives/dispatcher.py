@@ -31,13 +31,21 @@ from ringwide.collectives.news import (
 )
 from ringwide.collectives.peer_loss import PeerLoss, Transfers
 from ringwide.collectives.plan import Plan
-from ringwide.collectives.running_collective import Channel, Channels, Collective, Done, EarlyFrames, Mark
+from ringwide.collectives.running_collective import (
+    Channel,
+    Channels,
+    Collective,
+    Done,
+    EarlyFrames,
+    LaneSharing,
+    Mark,
+)
 from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.compression.autotune import Ledger
 from ringwide.compression.jobs import CodecPoolLike
 from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import RemoteProtocolError, RingwideError, fresh
-from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, FrameKind, Header, read_goodbye
+from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, FrameKind, Header, key_of, read_goodbye
 from ringwide.tensors.bucket import Bucket
 
 
@@ -59,12 +67,14 @@ class Dispatcher:
         codec_pool: CodecPoolLike | None = None,
         transfers: Transfers | None = None,
         on_over: Callable[[RingwideError], None] = _nobody,
-        epoch: int = 0,
+        sharing: LaneSharing | None = None,
     ) -> None:
-        self._rank, self._links, self._clock, self._timeout, self._epoch = rank, links, clock, timeout_seconds, epoch
+        sharing = sharing or LaneSharing()
+        epoch, self._sharing, self._paused = sharing.epoch, sharing, sharing.paused
+        self._rank, self._links, self._clock, self._epoch = rank, links, clock, epoch
         self._codec_policy, self._codec_pool = codec_policy, codec_pool
         self.ledgers = {peer: Ledger() for peer in links}
-        self.channels = Channels()
+        self.channels = Channels(ordered=sharing.ordered)
         self._open: dict[int, Collective] = {}
         self.deadlines = Deadlines(
             open_=self._open,
@@ -77,8 +87,6 @@ class Dispatcher:
         )
         self._line: deque[Collective] = deque()  # those with bulk, in order; only the first one has begun
         self._early = EarlyFrames()
-        self._named_bulk = 0  # open collectives with bulk on named channels
-        self._blocked: dict[LaneLike, None] = {}  # in the order in which they stopped, so that a replay is exact
         self._announcements = Announcements(links, clock, epoch)
         self.peer_loss = PeerLoss(
             rank=rank,
@@ -106,11 +114,6 @@ class Dispatcher:
     def has_open_work(self) -> bool:
         return bool(self._open)
 
-    @property
-    def called(self) -> int:
-        """The number of the last call on the default channel of this rank."""
-        return self.channels.default.called
-
     # -- from above
 
     def submit(
@@ -129,7 +132,7 @@ class Dispatcher:
             self.peer_loss.check(number)
         collective = Collective(number, plan, on_done, channel=channel, mark=mark)
         self._open[number] = collective
-        self._named_bulk += collective.gated
+        self._paused.unordered += collective.gated
         if not self.deadlines.ticking:
             self.deadlines.start_ticking()
         try:
@@ -161,7 +164,7 @@ class Dispatcher:
         number, channel.next = channel.next, channel.next + 1
         self._early.take(number)
         self._announcements.abort(number, reason)
-        self._resume_lanes()
+        self._paused.resume()
         return number
 
     def close(self, error: RingwideError) -> None:
@@ -216,8 +219,8 @@ class Dispatcher:
         """Hear what came before its time."""
         if collective.number in self._early.frames:
             self._hear_early(collective)
-        if self._blocked:
-            self._resume_lanes()
+        if self._paused.lanes:
+            self._paused.resume()
 
     def _hear_early(self, collective: Collective) -> None:
         for lane, header, payload in self._early.take(collective.number):
@@ -228,12 +231,6 @@ class Dispatcher:
                 hear(lane, collective, header, memoryview(payload))
             except RemoteProtocolError as error:  # of the peer that sent it, whoever made us look at it now
                 self.peer_loss.give_up_on(lane.peer, error)
-
-    def _resume_lanes(self) -> None:
-        """Even when a small collective begins: a peer that disagrees may have sent bulk for it, and nothing else."""
-        blocked, self._blocked = self._blocked, {}
-        for lane in blocked:
-            lane.resume()
 
     def _operation_done(self, number: int) -> None:
         collective = self._open.get(number)
@@ -248,10 +245,10 @@ class Dispatcher:
     def _end(self, collective: Collective, error: RingwideError | None) -> None:
         if self._open.pop(collective.number, None) is None:
             return
-        self._named_bulk -= collective.is_named_bulk
+        self._paused.unordered -= collective.is_unordered_bulk
         if collective.unfinished:
             for link in self._links.values():
-                link.forget(collective.number)
+                link.forget(key_of(self._epoch, collective.number))
             for operation in collective.operations:
                 operation.abandon()
         else:
@@ -266,8 +263,8 @@ class Dispatcher:
         collective.operations = []  # they refer to the collective: without this, only the garbage collector ends it
         on_done(error)
         self._move_line()
-        if self._blocked:  # by what is over now, perhaps, and behind it is what another channel needs
-            self._resume_lanes()
+        if self._paused.lanes:  # by what is over now, perhaps, and behind it is what another channel needs
+            self._paused.resume()
 
     def _conclude(self, collective: Collective) -> None:
         """All went well: errors of codecs are settled, and perhaps the next call has a better codec."""
@@ -288,8 +285,10 @@ class Dispatcher:
 
     def landing(self, lane: LaneLike, header: Header, here: memoryview | None = None) -> memoryview | None:
         """Where the payload of a large frame goes; `here`: stay where it lies. None: not yet, the lane must wait."""
-        if header.epoch != self._epoch or not DATA <= header.kind <= LAST_OF_COLLECTIVES:
-            raise misplaced(lane.peer, header, self._epoch)
+        if header.epoch != self._epoch:
+            return self._sharing.others.landing(lane, header, here)
+        if not DATA <= header.kind <= LAST_OF_COLLECTIVES:
+            raise misplaced(lane.peer, header)
         collective = self._open.get(header.collective)
         if header.kind != DATA:
             return memoryview(bytearray(header.payload_bytes))
@@ -298,13 +297,13 @@ class Dispatcher:
         if collective is None and not self._is_to_come(header.collective):
             return lane.scratch.take(header.payload_bytes)  # of a collective that is over here: nobody needs it
         if collective is None or not collective.begun or collective.gated:
-            if self._named_bulk:  # behind this may lie what another channel needs: it is kept instead
+            if self._paused.unordered or not self._sharing.ordered:
                 return memoryview(bytearray(header.payload_bytes))
-            self._blocked[lane] = None
+            self._paused.pause(lane)
             return None
         if header.fingerprint != collective.fingerprint:
             return lane.scratch.take(header.payload_bytes)  # disputed when it has arrived
-        operation = self._operation_of(lane.peer, collective, header)
+        operation = collective.operation(header.bucket, lane.peer)
         operation.check(lane.peer, header)  # and again when all of it is here: its like may come on another lane first
         return operation.landing(lane, header, here)
 
@@ -313,6 +312,7 @@ class Dispatcher:
 
     def lost(self, lane: LaneLike, reason: Exception) -> None:
         """A lane has ended, and not as it should."""
+        self._sharing.others.lost(lane, reason)
         if lane.index == 0:
             self.peer_loss.give_up_on(lane.peer, reason)
         else:
@@ -328,9 +328,11 @@ class Dispatcher:
     def _hear_anything(
         self, lane: LaneLike, collective: Collective | None, header: Header, payload: memoryview
     ) -> None:
-        if header.epoch != self._epoch or not DATA <= header.kind <= LAST_OF_COLLECTIVES:
-            raise misplaced(lane.peer, header, self._epoch)
-        if header.kind == DATA:
+        if header.epoch != self._epoch:
+            self._sharing.others.arrived(lane, header, payload)
+        elif not DATA <= header.kind <= LAST_OF_COLLECTIVES:
+            raise misplaced(lane.peer, header)
+        elif header.kind == DATA:
             if collective is not None or self._is_to_come(header.collective):
                 self._early.keep(lane, header, payload)
             # else: of a collective that is over here, and nobody needs it
@@ -358,7 +360,7 @@ class Dispatcher:
             self._announcements.dispute(collective)
             return
         operations = collective.operations
-        operation = operations[0] if header.bucket == 0 else self._operation_of(lane.peer, collective, header)
+        operation = operations[0] if header.bucket == 0 else collective.operation(header.bucket, lane.peer)
         if operation.express == (lane.index > 0):
             raise RemoteProtocolError(f"rank {lane.peer} sent a frame of {collective.plan.what} on lane {lane.index}")
         operation.check(lane.peer, header)
@@ -380,21 +382,16 @@ class Dispatcher:
             raise RemoteProtocolError(f"rank {peer} chose a codec for a ring that has none")
         self._codec_policy.on_choice(peer, header.fingerprint, words_in(payload))
 
-    def _operation_of(self, peer: int, collective: Collective, header: Header) -> Operation | SingleSegmentOperation:
-        if header.bucket >= len(collective.operations):
-            raise RemoteProtocolError(f"rank {peer} sent bucket {header.bucket} of collective {collective.number}")
-        return collective.operations[header.bucket]
-
     def _doom(self, finished: Mapping[int, int], error: RingwideError) -> None:
         """End every collective that is not among those finished."""
         doomed = [collective for _, collective in sorted(self._open.items()) if collective.is_after(finished)]
         self._line = deque(collective for collective in self._line if not collective.is_after(finished))
         for collective in doomed:
             self._end(collective, fresh(error))
-        self._resume_lanes()  # what waits there for a call that can never come is in the way of what comes after it
+        self._paused.resume()  # what waits there for a call that can never come is in the way of what comes after it
 
     def _give_up(self, collective: Collective) -> None:
         """Its time is up."""
         missing = self.deadlines.missing_from(collective)
-        self._announcements.timeout(collective, missing, self._timeout)
-        self._end(collective, timeout_error(collective, missing, self._timeout))
+        self._announcements.timeout(collective, missing, self.deadlines.timeout_seconds)
+        self._end(collective, timeout_error(collective, missing, self.deadlines.timeout_seconds))

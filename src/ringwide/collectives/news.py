@@ -7,7 +7,7 @@ from ringwide.collectives.deadlines import Clock
 from ringwide.collectives.running_collective import Collective
 from ringwide.compression.autotune import Decision
 from ringwide.errors import CollectiveAborted, CollectiveMismatch, CollectiveTimeout, RemoteProtocolError
-from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, FrameKind, Header, goodbye, news
+from ringwide.protocol.frame import DATA, FrameKind, Header, goodbye, news
 
 LEAVING_SECONDS = 0.5
 """How long a rank may take to leave before the others hear of what it has given up."""
@@ -60,13 +60,11 @@ class Announcements:
         self.tell_all(news(FrameKind.CHOICE, text, fingerprint=fingerprint, epoch=self._epoch))
 
 
-def misplaced(peer: int, header: Header, epoch: int) -> RemoteProtocolError:
+def misplaced(peer: int, header: Header) -> RemoteProtocolError:
     """A frame that has no business on a lane for collectives."""
     if header.kind < DATA:
         return RemoteProtocolError(f"rank {peer} sent a handshake to a ring that has formed")
-    if header.kind > LAST_OF_COLLECTIVES:
-        return RemoteProtocolError(f"rank {peer} sent a p2p frame on a lane for collectives")
-    return RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, this is {epoch}")
+    return RemoteProtocolError(f"rank {peer} sent a p2p frame on a lane for collectives")
 
 
 def words_in(payload: memoryview) -> str:

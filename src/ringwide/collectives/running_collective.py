@@ -4,10 +4,11 @@ A channel is one order of collectives, numbered from 1 on every rank. Its name d
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Protocol
+from typing import NoReturn, Protocol
 
-from ringwide.collectives.bucket_operation import LaneLike, Operation
+from ringwide.collectives.bucket_operation import LaneLike, Operation, OtherEpochs
 from ringwide.collectives.plan import Plan
 from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.errors import ConfigError, RemoteProtocolError, RingwideError
@@ -16,7 +17,10 @@ from ringwide.transport.link import EXPRESS_MEMORY_BYTES
 
 SEQUENCE_BITS = 40
 _SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
-_MOST_ID = (1 << 23) - 1
+UNORDERED = (1 << 23) - 1
+"""Id of the default channel of a subgroup. It is none of a name, and not 0: to other groups there is no order."""
+_MOST_ID = UNORDERED - 1
+"""Numbers stay below 2**63, as an exchange has its number as the tag of its messages."""
 MOST_CHANNELS = 400
 """Each may have frames waiting for it, and a goodbye tells of each."""
 
@@ -40,10 +44,10 @@ class Channel:
 
     __slots__ = ("first", "id", "name", "next")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, default_id: int = 0) -> None:
         self.name = name
         digest = int.from_bytes(blake2b(name.encode(), digest_size=3).digest(), "little")
-        self.id = digest % _MOST_ID + 1 if name else 0
+        self.id = digest % _MOST_ID + 1 if name else default_id
         self.first = self.next = (self.id << SEQUENCE_BITS) + 1
         """The number of the next collective."""
 
@@ -61,9 +65,9 @@ class Channel:
 class Channels:
     """Those of one ring, by the upper bits of their numbers."""
 
-    def __init__(self) -> None:
-        self.default = Channel("")
-        self._by_id = {0: self.default}
+    def __init__(self, *, ordered: bool = True) -> None:
+        self.default = Channel("", 0 if ordered else UNORDERED)
+        self._by_id = {self.default.id: self.default}
 
     def named(self, name: str) -> Channel:
         """The channel of this name, new if it is used for the first time."""
@@ -114,7 +118,7 @@ class Collective:
         self.fingerprint = plan.fingerprint if mark is None else plan.fingerprint ^ mark.bits
         self.operations: list[Operation | SingleSegmentOperation] = []
         self.unfinished = len(plan.parts)
-        self.gated = self.is_named_bulk = plan.gate is not None and number >> SEQUENCE_BITS > 0
+        self.gated = self.is_unordered_bulk = plan.gate is not None and number >> SEQUENCE_BITS > 0
         """Its bulk waits until all have called it."""
 
     def __repr__(self) -> str:
@@ -152,6 +156,12 @@ class Collective:
             return f"{self.what} by {self.plan.how}", f"{what} by {how}", SAME_ORDER
         return f"{self.what} as {self._mark}", f"it as {mark}", SAME_CALLER
 
+    def operation(self, bucket: int, peer: int) -> Operation | SingleSegmentOperation:
+        """The operation of a bucket of which a peer has sent something."""
+        if bucket >= len(self.operations):
+            raise RemoteProtocolError(f"rank {peer} sent bucket {bucket} of collective {self.number}")
+        return self.operations[bucket]
+
     @property
     def gate_is_open(self) -> bool:
         return self.plan.gate is not None and self.operations[self.plan.gate].done
@@ -165,6 +175,60 @@ class Collective:
         if len(self.operations) == 1:
             return self.operations[0].waiting_for()
         return sorted({peer for operation in self.operations for peer in operation.waiting_for()})
+
+
+class _NoOtherEpochs:
+    """Lanes of a ring without subgroups."""
+
+    def landing(self, lane: LaneLike, header: Header, _: memoryview | None = None) -> NoReturn:
+        raise unknown_epoch(lane.peer, header)
+
+    def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> NoReturn:
+        raise unknown_epoch(lane.peer, header)
+
+    def ended(self, lane: LaneLike) -> None: ...
+
+    def lost(self, lane: LaneLike, reason: Exception) -> None: ...
+
+
+NO_OTHER_EPOCHS = _NoOtherEpochs()
+
+
+def unknown_epoch(peer: int, header: Header) -> RemoteProtocolError:
+    return RemoteProtocolError(f"rank {peer} sent a frame of epoch {header.epoch}, which is none of its groups with us")
+
+
+class PausedLanes:
+    """Bulk lanes of a ring, and of the subgroups that share them, on which a peer is ahead of our calls.
+
+    While a collective is open that has no place in the order of the others, no lane is paused: behind a frame that is
+    ahead may lie what that collective needs. The frame is kept in memory instead.
+    """
+
+    def __init__(self) -> None:
+        self.lanes: dict[LaneLike, None] = {}  # in the order in which they stopped, so that a replay is exact
+        self.unordered = 0  # open collectives with bulk, on named channels and in subgroups
+
+    def pause(self, lane: LaneLike) -> None:
+        self.lanes[lane] = None
+
+    def resume(self) -> None:
+        """Even when a small collective begins: a peer that disagrees may have sent bulk for it, and nothing else."""
+        lanes, self.lanes = self.lanes, {}
+        for lane in lanes:
+            lane.resume()
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSharing:
+    """The part of one ring in lanes that it shares with its subgroups. It sends and receives frames of one epoch."""
+
+    epoch: int = 0
+    ordered: bool = True
+    """False: for a subgroup, whose collectives have no place in the order of others on these lanes."""
+    paused: PausedLanes = field(default_factory=PausedLanes)
+    others: OtherEpochs = NO_OTHER_EPOCHS
+    """Receives frames of all other epochs."""
 
 
 WINDOW = 64

@@ -42,14 +42,14 @@ from ringwide.transport.aead_wire import KEY_BYTES, cipher
 from ringwide.transport.tls import TlsContexts, tls_contexts
 
 CODECS = (*registry.NAMES, "auto")
-TREE_LIMIT_BYTES = 256 * 1024
-"""Every express lane carries as much in one frame."""
+TREE_LIMIT_BYTES, RAW_TREE_LIMIT_BYTES = 1024 * 1024, 256 * 1024
+"""As much as `auto` may choose anywhere; and as every express lane carries in one frame, where a codec may compete."""
 _SWITCH: tuple[TypeAdapter[Any], str] = TypeAdapter(bool), ", true or false"
 _AUTO_OR: dict[str, tuple[TypeAdapter[Any], str]] = {
     "codec_threads": (TypeAdapter(Annotated[int, Field(ge=0, le=64)]), " or a whole number from 0 to 64"),
     "error_feedback": _SWITCH,
     "checksum": _SWITCH,
-    "tree_bytes": (TypeAdapter(Annotated[ByteSize, Field(le=TREE_LIMIT_BYTES)]), " or a size of at most 256KiB"),
+    "tree_bytes": (TypeAdapter(Annotated[ByteSize, Field(le=TREE_LIMIT_BYTES)]), " or a size of at most 1MiB"),
     "threshold_bytes": (TypeAdapter(ByteSize), " or a size such as 512KiB"),
 }
 """Settings that are `auto` or a value of this type, and how error texts call that."""
@@ -116,7 +116,7 @@ class RingConfig(BaseModel):
     tree_bytes: ByteSize | Literal["auto"] = Field(
         default="auto",
         json_schema_extra=EQUAL | DECIDES_BITS,
-        description="The largest bucket that algorithm auto sends by the tree, at most 256 KiB; auto: depends on where "
+        description="The largest bucket that algorithm auto sends by the tree, at most 1 MiB; auto: depends on where "
         "the ranks are, 64 KiB between hosts, 256 on one, 512 by shared memory and 1024 there if cores are few.",
     )
     half_precision: Literal["float32", "native"] = Field(
@@ -285,7 +285,7 @@ class RingConfig(BaseModel):
         limit = auto_bytes if self.tree_bytes == "auto" else self.tree_bytes
         if self.codec == "none":
             return limit
-        return min(limit, TREE_LIMIT_BYTES if self.threshold_bytes == "auto" else self.threshold_bytes)
+        return min(limit, RAW_TREE_LIMIT_BYTES if self.threshold_bytes == "auto" else self.threshold_bytes)
 
     def compared(self) -> dict[str, str | int | float | bool | None]:
         """Values that ranks compare in the handshake: not as written, but what follows from them."""

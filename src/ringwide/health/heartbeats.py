@@ -151,7 +151,8 @@ class Heartbeats:
         self._wake_receiver.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._thread = threading.Thread(target=self._run, name=f"ringwide-heartbeats-{rank}", daemon=True)
-        self._waits_in: int | None = None  # the collective that waits; None: nothing does
+        self._waiting: dict[object, int] = {}  # collectives that wait, by the subgroup; None: the ring itself
+        self._waits_in: int | None = None  # that of the ring, 0: one of a subgroup; None: nothing waits
         self._next_beat = self._watching_since = 0.0
         self._closing = False
 
@@ -167,15 +168,18 @@ class Heartbeats:
             self._selector.register(lane.wire.socket, selectors.EVENT_READ, lane)
         self._thread.start()
 
-    def watch(self, collective: int) -> None:
+    def watch(self, collective: int, subgroup: object = None) -> None:
         """Watch the other ranks, as this collective waits for them."""
-        asleep, self._waits_in = self._waits_in is None, collective
+        asleep = self._waits_in is None
+        self._waiting[subgroup] = collective
+        self._waits_in = self._waiting.get(None, 0)
         if asleep:
             self._wake_thread()
 
-    def rest(self) -> None:
-        """Stop watching: nothing waits any more."""
-        self._waits_in = None
+    def rest(self, subgroup: object = None) -> None:
+        """Stop watching, unless another waits: here nothing does any more."""
+        self._waiting.pop(subgroup, None)
+        self._waits_in = self._waiting.get(None, 0) if self._waiting else None
 
     def called(self, peer: int) -> int:
         """Highest collective number that this peer has reported calling."""

@@ -1,7 +1,7 @@
 """Statistics of one ring, as `Ring.statistics()` returns them, and the memory of this process."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,14 +107,14 @@ class Statistics:
 
 
 def of_links(
-    links: Iterable[Link], ledgers: Mapping[int, Ledger], stragglers: Stragglers
+    links: Mapping[int, Link], ledgers: Mapping[int, Ledger], stragglers: Stragglers
 ) -> tuple[LinkStatistics, ...]:
-    return tuple(_of_link(link, ledgers[link.peer], stragglers) for link in links)
+    return tuple(_of_link(peer, link, ledgers[peer], stragglers) for peer, link in links.items())
 
 
-def _of_link(link: Link, ledger: Ledger, stragglers: Stragglers) -> LinkStatistics:
+def _of_link(peer: int, link: Link, ledger: Ledger, stragglers: Stragglers) -> LinkStatistics:
     return LinkStatistics(
-        link.peer,
+        peer,
         tuple(map(_of_lane, link.lanes.values())),
         _of_tallies(ledger.sent),
         _of_tallies(ledger.received),

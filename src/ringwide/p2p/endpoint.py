@@ -10,16 +10,16 @@ Rules:
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
+from ringwide.collectives.bucket_operation import LaneLike
 from ringwide.collectives.deadlines import Clock
+from ringwide.collectives.running_collective import LaneSharing
 from ringwide.errors import CollectiveTimeout, PeerLeft, RemoteProtocolError, RingwideError, ranks_named
 from ringwide.p2p.receiver import Receiver
 from ringwide.p2p.sender import Sender
 from ringwide.p2p.transfer import AnyTransfer, IncomingTransfer, OpenTransfers, OutgoingTransfer, P2PLink, PeerTransfers
 from ringwide.protocol.frame import DATA, FrameKind, Header, news
 from ringwide.protocol.p2p import KEPT_LIMIT_BYTES, read_offer, read_wanted
-from ringwide.transport.lane_buffers import Scratch
 
 logger = logging.getLogger("ringwide.p2p")
 
@@ -39,7 +39,7 @@ class TransferDeadlines:
         give_up: Callable[[AnyTransfer, str, Exception], None],
     ) -> None:
         self._transfers, self._give_up = transfers, give_up
-        self._timeout, self._warn_after = timeout_seconds, warn_after_seconds
+        self.timeout_seconds, self._warn_after = timeout_seconds, warn_after_seconds
         self._warned_at = -math.inf
 
     def forgive(self, seconds: float) -> None:
@@ -53,7 +53,7 @@ class TransferDeadlines:
         for transfer in list(self._transfers.open):
             if transfer.progress != transfer.progress_seen:
                 transfer.progress_seen, transfer.progress_at = transfer.progress, now
-            elif now - transfer.progress_at >= self._timeout:
+            elif now - transfer.progress_at >= self.timeout_seconds:
                 self._time_out(transfer)
             elif now - transfer.progress_at >= self._warn_after:
                 late.append(transfer)
@@ -62,9 +62,9 @@ class TransferDeadlines:
             self._warn(late, now)
 
     def _time_out(self, transfer: AnyTransfer) -> None:
-        reason = f"no progress for {self._timeout:g} s (collective_timeout_seconds)"
+        reason = f"Timed out after no progress for {self.timeout_seconds:g} s (collective_timeout_seconds)"
         whom = self._waiting_for(transfer)
-        error = CollectiveTimeout(number=0, what=str(transfer), waiting_for=whom, seconds=self._timeout)
+        error = CollectiveTimeout(number=0, what=str(transfer), waiting_for=whom, seconds=self.timeout_seconds)
         self._give_up(transfer, reason, error)
 
     def _warn(self, late: list[AnyTransfer], now: float) -> None:
@@ -92,16 +92,6 @@ _KINDS = (
 )
 
 
-class P2PLane(Protocol):
-    """The part of a lane that an endpoint needs."""
-
-    @property
-    def peer(self) -> int: ...
-
-    @property
-    def scratch(self) -> Scratch: ...
-
-
 OnGivenUp = Callable[[int, int, str], None]
 """on_given_up(peer, number, text): a peer has given up on an exchange."""
 
@@ -120,16 +110,17 @@ class Endpoint:
         warn_after_seconds: float,
         on_open: Callable[[], None],
         on_lane_ended: Callable[[int, Exception], None],
-        epoch: int = 0,
+        sharing: LaneSharing | None = None,
         kept_limit_bytes: int = KEPT_LIMIT_BYTES,
     ) -> None:
+        sharing = sharing or LaneSharing()
         self._transfers = OpenTransfers(
             rank=rank,
             links=links,
             clock=clock,
             segment_bytes=segment_bytes,
             on_open=on_open,
-            epoch=epoch,
+            epoch=sharing.epoch,
             kept_limit_bytes=kept_limit_bytes,
         )
         self._sending, self._receiving = Sender(self._transfers), Receiver(self._transfers)
@@ -139,7 +130,7 @@ class Endpoint:
             warn_after_seconds=warn_after_seconds,
             give_up=self._time_out,
         )
-        self._on_lane_ended = on_lane_ended
+        self._on_lane_ended, self._epoch, self._others = on_lane_ended, sharing.epoch, sharing.others
         self._on_exchange_given_up: OnGivenUp = _no_exchange
 
     # -- from above
@@ -211,16 +202,21 @@ class Endpoint:
 
     # -- from below
 
-    def landing(self, lane: P2PLane, header: Header, _: memoryview | None = None) -> memoryview:
+    def landing(self, lane: LaneLike, header: Header, here: memoryview | None = None) -> memoryview | None:
         """Memory for the payload of a large frame."""
-        self._check_frame(lane.peer, header)
+        if header.epoch != self._epoch:
+            return self._others.landing(lane, header, here)
+        _check_kind(lane.peer, header)
         destination = (
             self._receiving.destination_for(self._transfers.by_peer[lane.peer], header) if header.kind == DATA else None
         )
         return lane.scratch.take(header.payload_bytes) if destination is None else destination
 
-    def arrived(self, lane: P2PLane, header: Header, payload: memoryview) -> None:
-        self._check_frame(lane.peer, header)
+    def arrived(self, lane: LaneLike, header: Header, payload: memoryview) -> None:
+        if header.epoch != self._epoch:
+            self._others.arrived(lane, header, payload)
+            return
+        _check_kind(lane.peer, header)
         if self._transfers.over is not None:
             return  # nothing waits any more
         with_peer, number = self._transfers.by_peer[lane.peer], header.collective
@@ -244,14 +240,6 @@ class Endpoint:
             case _:
                 self._on_exchange_given_up(lane.peer, number, _text(payload))
 
-    def _check_frame(self, peer: int, header: Header) -> None:
-        if header.epoch != self._transfers.epoch:
-            raise RemoteProtocolError(
-                f"rank {peer} sent a frame of epoch {header.epoch}, this is {self._transfers.epoch}"
-            )
-        if header.kind not in _KINDS:
-            raise RemoteProtocolError(f"rank {peer} sent a frame of kind {header.kind} on a p2p lane")
-
     def _on_withdraw(self, with_peer: PeerTransfers, number: int, reason: str) -> None:
         with_peer.check_known(number)
         if with_peer.is_ours(number):
@@ -259,15 +247,17 @@ class Endpoint:
         else:
             self._receiving.on_sender_withdrew(with_peer, number, reason)
 
-    def ended(self, lane: P2PLane) -> None:
+    def ended(self, lane: LaneLike) -> None:
         """The peer's END has come on a p2p lane."""
+        self._others.ended(lane)
         with_peer = self._transfers.by_peer[lane.peer]
         with_peer.lane_ended = True
         if with_peer.departed is not None:
             self._fail_all(with_peer.arriving.values(), with_peer.departed)
 
-    def lost(self, lane: P2PLane, reason: Exception) -> None:
+    def lost(self, lane: LaneLike, reason: Exception) -> None:
         """A p2p lane has broken."""
+        self._others.lost(lane, reason)
         self.ended(lane)
         self._on_lane_ended(lane.peer, reason)
 
@@ -291,6 +281,10 @@ class Endpoint:
         if transfer.source is None:
             return all(with_peer.departed is not None for with_peer in self._transfers.by_peer.values())
         return transfer.source == left
+
+    def withdraw_all(self, error: RingwideError) -> None:
+        """End all transfers with this error, and tell their other ends, where the lanes stay open."""
+        self._fail_all(self._transfers.open, error)
 
     def fail(self, error: RingwideError) -> None:
         """The ring is over: end all transfers with this error."""
@@ -318,9 +312,17 @@ class Endpoint:
     def check_progress(self, now: float) -> None:
         self._deadlines.check(now)
 
+    def set_timeout(self, seconds: float) -> None:
+        self._deadlines.timeout_seconds = seconds
+
     def _time_out(self, transfer: AnyTransfer, reason: str, error: Exception) -> None:
         self._withdraw(transfer, reason)
         self._transfers.end(transfer, error)
+
+
+def _check_kind(peer: int, header: Header) -> None:
+    if header.kind not in _KINDS:
+        raise RemoteProtocolError(f"rank {peer} sent a frame of kind {header.kind} on a p2p lane")
 
 
 def _text(payload: memoryview) -> str:

@@ -81,7 +81,7 @@ class Receiver:
         del with_peer.arriving[transfer.number]
         with_peer.unwanted[transfer.number] = transfer.nbytes - transfer.landed
         if transfer.landing:
-            self._transfers.links[with_peer.peer].forget_p2p(transfer.number)
+            self._transfers.links[with_peer.peer].forget_p2p(self._transfers.key_of(transfer))
         self._transfers.say_withdrawn(with_peer.peer, transfer.number, reason, leaving=leaving)
 
     def forget_offers_of(self, peer: int) -> None:

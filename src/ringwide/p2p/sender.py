@@ -87,7 +87,9 @@ class Sender:
             fingerprint=0,
             payload_bytes=len(payload),
         )
-        self._transfers.links[transfer.peer].send_p2p(header, payload, owner=transfer, number=transfer.number)
+        self._transfers.links[transfer.peer].send_p2p(
+            header, payload, owner=transfer, key=self._transfers.key_of(transfer)
+        )
 
     def take_back(self, transfer: OutgoingTransfer, reason: str, *, leaving: bool) -> None:
         """Give up a transfer. From now on nothing reads its payload."""
@@ -105,7 +107,7 @@ class Sender:
         del with_peer.leaving[transfer.number]
         with_peer.turns.pop(transfer, None)
         if transfer.in_lane:
-            self._transfers.links[with_peer.peer].forget_p2p(transfer.number)
+            self._transfers.links[with_peer.peer].forget_p2p(self._transfers.key_of(transfer))
             with_peer.in_lane -= transfer.in_lane
             transfer.in_lane = 0
             self._fill_lane(with_peer)

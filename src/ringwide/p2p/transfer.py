@@ -6,7 +6,7 @@ from typing import NoReturn, Protocol
 
 from ringwide.collectives.deadlines import Clock
 from ringwide.errors import CollectiveAborted, MessageMismatch, PeerLeft, RemoteProtocolError, RingwideError
-from ringwide.protocol.frame import HEADER_BYTES, FrameKind, Header, news
+from ringwide.protocol.frame import HEADER_BYTES, FrameKind, Header, key_of, news
 from ringwide.protocol.p2p import Offering, Space, dtype_in, numbers_from, segments_of
 
 Done = Callable[[Exception | None], None]
@@ -225,11 +225,11 @@ class SegmentOwner(Protocol):
 class P2PLink(Protocol):
     """The part of a link that an endpoint needs."""
 
-    def send_p2p(self, header: bytes, payload: memoryview, *, owner: SegmentOwner, number: int) -> None: ...
+    def send_p2p(self, header: bytes, payload: memoryview, *, owner: SegmentOwner, key: int) -> None: ...
 
     def tell_p2p(self, frame: bytes) -> None: ...
 
-    def forget_p2p(self, number: int) -> None: ...
+    def forget_p2p(self, key: int) -> None: ...
 
 
 class OpenTransfers:
@@ -270,7 +270,10 @@ class OpenTransfers:
         if owner is None:
             self.links[peer].tell_p2p(frame)
         else:
-            self.links[peer].send_p2p(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:], owner=owner, number=0)
+            self.links[peer].send_p2p(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:], owner=owner, key=0)
+
+    def key_of(self, transfer: Transfer) -> int:
+        return key_of(self.epoch, transfer.number)
 
     def say(self, peer: int, kind: FrameKind, number: int, text: str = "") -> None:
         self.tell(peer, news(kind, text, collective=number, epoch=self.epoch))

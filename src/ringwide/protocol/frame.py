@@ -80,6 +80,15 @@ class Header(NamedTuple):
     payload_check: int
     header_check: int
 
+    @property
+    def key(self) -> int:
+        return key_of(self.epoch, self.collective)
+
+
+def key_of(epoch: int, collective: int) -> int:
+    """Number that tells the frames of one collective, or message, from all others on their lane."""
+    return epoch << 64 | collective
+
 
 def pack_data(
     *,
@@ -306,9 +315,9 @@ class FrameReader:
             self.blocked = False
             self._read_staged()
 
-    def divert(self, collective: int) -> None:
+    def divert(self, key: int) -> None:
         """Receive the rest of a payload of this collective into memory that nobody uses."""
-        if self._header is not None and self._destination is not None and self._header.collective == collective:
+        if self._header is not None and self._destination is not None and self._header.key == key:
             self._destination = memoryview(bytearray(len(self._destination)))
             self._diverted = True
 

@@ -1,6 +1,6 @@
 """Engine of a ring: what is built on a core once the ring has formed, and carries out the calls of one rank."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from ringwide.compression.policy import CodecPolicy
@@ -11,11 +11,10 @@ from ringwide.p2p.all_to_all import AllToAlls
 from ringwide.p2p.tensor_messages import Messages
 from ringwide.runtime.call_queue import CallQueue
 from ringwide.runtime.caller_identity import Descent
-from ringwide.runtime.core import FormedRing, RingCore
+from ringwide.runtime.core import Core, FormedRing, RingCore
+from ringwide.runtime.subgroup import SubgroupCore
 from ringwide.tensors.bucket import BufferPool
 
-_MOST_THREADS = 4
-"""More cannot be kept busy by one link."""
 _NO_MESSAGES = "this ring carries no messages: join it with RingConfig(messages=True), on every rank"
 
 
@@ -24,7 +23,7 @@ class Engine:
 
     def __init__(
         self,
-        core: RingCore,
+        core: Core,
         formed: FormedRing,
         descent: Descent | None = None,
         *,
@@ -34,7 +33,6 @@ class Engine:
         self.links, self.dispatcher = formed.links, core.dispatcher
         topology, config = formed.topology, core.config
         self.planner = core.planner(tree_bytes=topology.tree_bytes, express_bytes=topology.express_bytes)
-        core.codec_pool.start_threads(_codec_threads(config, formed))
         self.calls = CallQueue(
             self.dispatcher,
             looks={peer: link.lanes[0].poll for peer, link in formed.links.items()},
@@ -62,6 +60,10 @@ class Engine:
         return "left" if self.calls.left else str(self.dispatcher.over or "joined")
 
     @property
+    def is_open(self) -> bool:
+        return not self.calls.left and self.dispatcher.over is None
+
+    @property
     def codec_policy(self) -> CodecPolicy | None:
         return self._core.codec_policy
 
@@ -83,22 +85,19 @@ class Engine:
             collectives=self.calls.made,
             network_seconds=self.calls.running_seconds,
             buffer_bytes_asked=self.config.buffer_bytes,
-            links=statistics.of_links(self.links.values(), self.dispatcher.ledgers, stragglers),
+            links=statistics.of_links(self.links, self.dispatcher.ledgers, stragglers),
             threshold_bytes=None if policy is None else policy.threshold.reported,
             choices=() if policy is None else policy.choices(),
-            slow=stragglers.verdict(),
+            slow=self._core.slowest(),
         )
+
+    def subgroup_core(self, ranks: Sequence[int], epoch: int, config: RingConfig) -> SubgroupCore:
+        """Core of a subgroup of this ring."""
+        if not isinstance(self._core, RingCore):
+            raise ConfigError("a subgroup has no subgroups; make them of the ring that it belongs to")
+        return SubgroupCore(self._core, ranks, epoch, config)
 
     async def leave(self, reason: str) -> None:
         """From now on calls are refused; then the core leaves."""
         self.calls.left = True
         await self._core.leave(reason)
-
-
-def _codec_threads(config: RingConfig, formed: FormedRing) -> int:
-    """Cores that no rank of this host needs for itself."""
-    if config.codec == "none":
-        return 0
-    if config.codec_threads == "auto":
-        return min(max(0, formed.cores_here // formed.ranks_here - 1), _MOST_THREADS)
-    return config.codec_threads

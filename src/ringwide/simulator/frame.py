@@ -15,10 +15,10 @@ _LONG_PAUSE = 20
 class SimulatedFrame:
     """Queued frame: the bytes still to leave, and the owner of its memory."""
 
-    __slots__ = ("collective", "echo", "left", "overtaken", "owner", "pause", "started", "views")
+    __slots__ = ("echo", "key", "left", "overtaken", "owner", "pause", "started", "views")
 
-    def __init__(self, views: list[bytes | memoryview], owner: SendOwner | None, collective: int) -> None:
-        self.views, self.owner, self.collective = views, owner, collective
+    def __init__(self, views: list[bytes | memoryview], owner: SendOwner | None, key: int) -> None:
+        self.views, self.owner, self.key = views, owner, key
         self.left = sum(map(len, views))
         self.started = False
         self.echo: SimulatedFrame | None = None  # the same bytes again
@@ -68,10 +68,10 @@ def damage_last(queue: deque[SimulatedFrame], damage: Damage, sealed: bool, late
         case Damage.GARBLED:
             return False  # done when it leaves
         case Damage.REPEATED:
-            last.echo = SimulatedFrame([b"".join(last.views)], None, last.collective)
+            last.echo = SimulatedFrame([b"".join(last.views)], None, last.key)
             queue.append(last.echo)
         case Damage.STALE:
-            old = SimulatedFrame([stale(b"".join(last.views), sealed=sealed)], None, last.collective)
+            old = SimulatedFrame([stale(b"".join(last.views), sealed=sealed)], None, last.key)
             old.pause = _LONG_PAUSE * latency  # long enough for a rank to act on it, if it believes it
             queue.insert(-1, old)
         case Damage.SWAPPED:

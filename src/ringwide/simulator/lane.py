@@ -117,16 +117,16 @@ class SimulatedLane:
 
     # -- sending
 
-    def send(self, header: bytes, payload: bytes | memoryview, owner: SendOwner | None, collective: int) -> None:
+    def send(self, header: bytes, payload: bytes | memoryview, owner: SendOwner | None, key: int) -> None:
         if self.closed or self._finishing:
             return
-        if owner is not None and (self.rank, collective) in self._network.over:
-            self._network.report(f"rank {self.rank} sends memory of collective {collective}, which is over there")
+        if owner is not None and (self.rank, key) in self._network.over:
+            self._network.report(f"rank {self.rank} sends memory of collective {key:#x}, which is over there")
         if owner is not None and self._copies_sends:
-            self._put(SimulatedFrame([header, bytes(payload)], None, collective))
+            self._put(SimulatedFrame([header, bytes(payload)], None, key))
             owner.sent()
         else:
-            self._put(SimulatedFrame([header, payload if owner is not None else bytes(payload)], owner, collective))
+            self._put(SimulatedFrame([header, payload if owner is not None else bytes(payload)], owner, key))
 
     def _put(self, frame: SimulatedFrame) -> None:
         waiting = bool(self._queue)
@@ -197,25 +197,25 @@ class SimulatedLane:
         self._last_arrival = max(self._last_arrival, self._clock.now + self._network.delay())
         self._clock.call_at(self._last_arrival, event)
 
-    def forget(self, collective: int) -> None:
+    def forget(self, key: int) -> None:
         """Withdraw frames of a collective that have not begun to leave, and copy the rest, as a real lane does."""
         if self._reader is not None:
-            self._reader.divert(collective)
+            self._reader.divert(key)
         if not self._queue:
             return
         kept: deque[SimulatedFrame] = deque()
         for frame in self._queue:
-            if frame.owner is not None and frame.collective == collective:
+            if frame.owner is not None and frame.key == key:
                 if not frame.started:
                     continue
                 frame.views, frame.owner = [b"".join(frame.views)], None
             kept.append(frame)
         self._queue = kept
 
-    def owes(self, collective: int) -> bool:
+    def owes(self, key: int) -> bool:
         """Whether memory of this collective's caller is still to be sent."""
         queue = self._queue
-        return bool(queue) and any(frame.owner is not None and frame.collective == collective for frame in queue)
+        return bool(queue) and any(frame.owner is not None and frame.key == key for frame in queue)
 
     # -- receiving
 

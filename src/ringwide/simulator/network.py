@@ -42,10 +42,8 @@ class SimulatedLink(EndingLink):
     def send_express(self, header: bytes, payload: memoryview) -> None:
         self.lanes[0].send(header, payload, None, 0)
 
-    def send_bulk(
-        self, header: bytes, payload: memoryview, *, stripe: int, owner: SendOwner | None, collective: int
-    ) -> None:
-        self.lanes[1 + stripe % (len(self.lanes) - 1)].send(header, payload, owner, collective)
+    def send_bulk(self, header: bytes, payload: memoryview, *, stripe: int, owner: SendOwner | None, key: int) -> None:
+        self.lanes[1 + stripe % (len(self.lanes) - 1)].send(header, payload, owner, key)
 
     def reserve_bulk(self, nbytes: int, *, stripe: int) -> memoryview | None:
         return None
@@ -56,9 +54,9 @@ class SimulatedLink(EndingLink):
     def tell(self, frame: bytes) -> None:
         self.lanes[0].send(frame[:HEADER_BYTES], frame[HEADER_BYTES:], None, 0)
 
-    def forget(self, collective: int) -> None:
+    def forget(self, key: int) -> None:
         for lane in self.lanes[1:]:
-            lane.forget(collective)
+            lane.forget(key)
 
 
 class Network:
@@ -68,7 +66,7 @@ class Network:
         self, scenario: Scenario, planners: Sequence[Planner], rng: Random, report: Callable[[str], None]
     ) -> None:
         self.scenario, self.draw, self.report = scenario, rng.random, report
-        self.over: set[tuple[int, int]] = set()  # (rank, collective) whose memory belongs to the caller again
+        self.over: set[tuple[int, int]] = set()  # (rank, key of a collective) whose memory belongs to the caller again
         self.clock = VirtualClock()
         self.hosts = [Host(self.clock, rng) for _ in planners]
         self.dispatchers: list[Dispatcher] = []

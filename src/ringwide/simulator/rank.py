@@ -8,7 +8,7 @@ from ringwide.collectives.deadlines import Clock
 from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.peer_loss import Leaving
 from ringwide.collectives.plan import Plan
-from ringwide.collectives.running_collective import Collective
+from ringwide.collectives.running_collective import Collective, LaneSharing
 from ringwide.compression.jobs import Job, Settle, Then
 from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import PeerLost, RingClosed, RingwideError
@@ -76,7 +76,7 @@ class SimulatedHeartbeats:
             if self._answers(peer) or received != self._received[peer]:
                 self._silence.hear(peer, now - self._network.delay())
             if self._answers(peer):
-                self._called[peer] = self._network.dispatchers[peer].called
+                self._called[peer] = self._network.dispatchers[peer].channels.default.called
             self._received[peer] = received
 
     def _answers(self, peer: int) -> bool:
@@ -176,7 +176,7 @@ class Rank:
             warn_after_seconds=TIMEOUT_SECONDS / 2,
             codec_policy=self.codec_policy,
             codec_pool=self.codec_pool,
-            epoch=scenario.epoch,
+            sharing=LaneSharing(scenario.epoch),
         )
 
     # -- calling

@@ -17,6 +17,7 @@ import numpy as np
 from ringwide.collectives.plan import CollectiveKind, Plan, Planner
 from ringwide.compression.codecs.registry import decoder
 from ringwide.errors import RingwideError
+from ringwide.protocol.frame import key_of
 from ringwide.simulator.calls import CallNumbers, SimulatedCall, SimulatedMemory, bits
 from ringwide.simulator.lane import SimulatedLane
 from ringwide.simulator.network import Network
@@ -237,9 +238,10 @@ class Life:
         self.problems.append(problem)
 
     def check_ending(self, rank: int, index: int, memory: SimulatedMemory, error: RingwideError | None) -> None:
-        if any(lane.owes(index + 1) for lane in self.network.lanes_of(rank)):
+        key = key_of(self.scenario.epoch, index + 1)
+        if any(lane.owes(key) for lane in self.network.lanes_of(rank)):
             self.report(f"rank {rank}: call {index} ended, and its memory is still to be sent")
-        self.network.over.add((rank, index + 1))
+        self.network.over.add((rank, key))
         self._ended.append((rank, index, memory))
         if error is None and index not in self.ranks[rank].gave_up_on:
             self._check_numbers(rank, index, memory)

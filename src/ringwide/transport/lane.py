@@ -115,10 +115,10 @@ class Lane(SendHalf):
         except OSError:  # it is gone already
             return False
 
-    def forget(self, collective: int) -> None:
-        """Take back the queued frames of this collective, and divert its payload that is just arriving."""
-        self._reader.divert(collective)
-        super().forget(collective)
+    def forget(self, key: int) -> None:
+        """Take back the queued frames of a collective, and divert its payload that is just arriving."""
+        self._reader.divert(key)
+        super().forget(key)
 
     # -- receiving
 

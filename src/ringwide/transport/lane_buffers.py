@@ -19,12 +19,10 @@ class PayloadOwner(Protocol):
 class QueuedFrame:
     """A frame that waits to be sent: the views still to send, and the owner of its payload."""
 
-    __slots__ = ("collective", "owner", "started", "views")
+    __slots__ = ("key", "owner", "started", "views")
 
-    def __init__(
-        self, views: list[memoryview | bytes], owner: PayloadOwner | None, collective: int, started: bool
-    ) -> None:
-        self.views, self.owner, self.collective, self.started = views, owner, collective, started
+    def __init__(self, views: list[memoryview | bytes], owner: PayloadOwner | None, key: int, started: bool) -> None:
+        self.views, self.owner, self.key, self.started = views, owner, key, started
 
 
 def remaining(views: list[memoryview | bytes], count: int) -> list[memoryview | bytes]:

@@ -139,9 +139,9 @@ class Link(EndingLink):
         return self.lanes.values()
 
     def send_bulk(
-        self, header: bytes, payload: memoryview, *, stripe: int, owner: PayloadOwner | None, collective: int
+        self, header: bytes, payload: memoryview, *, stripe: int, owner: PayloadOwner | None, key: int
     ) -> None:
-        self._bulk[stripe % len(self._bulk)].send(header, payload, owner=owner, collective=collective)
+        self._bulk[stripe % len(self._bulk)].send(header, payload, owner=owner, key=key)
 
     def reserve_bulk(self, nbytes: int, *, stripe: int) -> memoryview | None:
         """Memory to write the next payload into, which saves a copy. None: there is none. `send_reserved` follows."""
@@ -155,18 +155,18 @@ class Link(EndingLink):
         if 0 in self.lanes:
             self.lanes[0].send(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:])
 
-    def send_p2p(self, header: bytes, payload: memoryview, *, owner: PayloadOwner, number: int) -> None:
-        self.lanes[P2P_LANE].send(header, payload, owner=owner, collective=number)
+    def send_p2p(self, header: bytes, payload: memoryview, *, owner: PayloadOwner, key: int) -> None:
+        self.lanes[P2P_LANE].send(header, payload, owner=owner, key=key)
 
     def tell_p2p(self, frame: bytes) -> None:
         self.lanes[P2P_LANE].send(frame[:HEADER_BYTES], memoryview(frame)[HEADER_BYTES:])
 
-    def forget_p2p(self, number: int) -> None:
-        self.lanes[P2P_LANE].forget(number)
+    def forget_p2p(self, key: int) -> None:
+        self.lanes[P2P_LANE].forget(key)
 
-    def forget(self, collective: int) -> None:
+    def forget(self, key: int) -> None:
         for lane in self._bulk:
-            lane.forget(collective)
+            lane.forget(key)
 
 
 def _ignore() -> None: ...

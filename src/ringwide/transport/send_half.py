@@ -35,15 +35,13 @@ class SendHalf:
         self._next = 0  # the number of the frame that leaves next
         self._writing = False  # the event loop watches for room in the kernel
 
-    def send(
-        self, header: bytes, payload: memoryview, *, owner: PayloadOwner | None = None, collective: int = 0
-    ) -> None:
-        """Send a frame now, or as soon as the kernel takes it."""
+    def send(self, header: bytes, payload: memoryview, *, owner: PayloadOwner | None = None, key: int = 0) -> None:
+        """Send a frame now, or as soon as the kernel takes it. `key` is for `forget` (see `Header.key`)."""
         if self._send_closed:
             return
         if self._queue:
             rest = self._own_or_copy([header, payload], owner)
-            self._queue.append(QueuedFrame(rest, owner, collective, False))
+            self._queue.append(QueuedFrame(rest, owner, key, False))
             return
         leaving = seal(header, payload, self._next) if self.sealed else header
         try:
@@ -64,7 +62,7 @@ class SendHalf:
                 owner.sent()
             return
         rest = self._own_or_copy(remaining([leaving, payload] if count else [header, payload], count), owner)
-        self._queue.append(QueuedFrame(rest, owner, collective, count > 0))
+        self._queue.append(QueuedFrame(rest, owner, key, count > 0))
         self._watch_writable(True)
 
     @staticmethod
@@ -84,11 +82,11 @@ class SendHalf:
         """Number of frames that the kernel has not taken yet, plus one if the wire itself holds bytes back."""
         return 0 if self.closed else len(self._queue) + self._wire.unsent
 
-    def forget(self, collective: int) -> None:
-        """Take back the queued frames of this collective."""
+    def forget(self, key: int) -> None:
+        """Take back the queued frames of the collective with this key (`Header.key`)."""
         kept: deque[QueuedFrame] = deque()
         for frame in self._queue:
-            if frame.owner is not None and frame.collective == collective:
+            if frame.owner is not None and frame.key == key:
                 if not frame.started:
                     continue
                 frame.views, frame.owner = [b"".join(frame.views)], None

@@ -58,20 +58,18 @@ class SharedLane(Lane):
 
     # -- sending
 
-    def send(
-        self, header: bytes, payload: memoryview, *, owner: PayloadOwner | None = None, collective: int = 0
-    ) -> None:
+    def send(self, header: bytes, payload: memoryview, *, owner: PayloadOwner | None = None, key: int = 0) -> None:
         if self._send_closed or not self.holds(len(payload)):
-            super().send(header, payload, owner=owner, collective=collective)
+            super().send(header, payload, owner=owner, key=key)
             return
         room = self.reserve(len(payload))
         if room is None:
             if not self._queue and self._spills:
-                super().send(header + _SPILLED, payload, owner=owner, collective=collective)
+                super().send(header + _SPILLED, payload, owner=owner, key=key)
                 return
             if not self._queue:
                 self._await_slot(True)
-            self._queue.append(QueuedFrame(self._own_or_copy([header, payload], owner), owner, collective, False))
+            self._queue.append(QueuedFrame(self._own_or_copy([header, payload], owner), owner, key, False))
             return
         room[:] = payload
         self.send_reserved(header)

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 from ringwide.collectives.dispatcher import Dispatcher
 from ringwide.collectives.plan import Planner
+from ringwide.collectives.running_collective import LaneSharing
 from ringwide.compression.jobs import CodecPool
 from ringwide.config.ring_config import RingConfig
+from ringwide.runtime.connections import Subgroups
 from ringwide.runtime.core import FormedRing, RingCore, Topology
 from ringwide.simulator.host import Host, VirtualClock
 from ringwide.simulator.lane import SimulatedLane
@@ -235,7 +237,7 @@ class SimulatedCore(RingCore):
         self.rank, self.size, self.config = rank, wires.scenario.size, CONFIG
         self.leaving = lambda: False
         self.links = wires.links[rank]  # type: ignore[assignment]
-        self._connections = NoListeners()  # type: ignore[assignment]
+        self.connections, self.subgroups = NoListeners(), Subgroups()  # type: ignore[assignment]
         self.endpoint, self.codec_policy, self.codec_pool = None, None, CodecPool()
         self._planner, self._formed = planner, True
         self.dispatcher = Dispatcher(
@@ -244,7 +246,7 @@ class SimulatedCore(RingCore):
             clock=asyncio.get_running_loop(),
             timeout_seconds=COLLECTIVE_SECONDS,
             warn_after_seconds=COLLECTIVE_SECONDS / 2,
-            epoch=wires.scenario.epoch,
+            sharing=LaneSharing(wires.scenario.epoch),
         )
         self.heartbeats = AlwaysAlive()  # type: ignore[assignment]
         self.dispatcher.deadlines.start(self.heartbeats)
