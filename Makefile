@@ -8,10 +8,10 @@ DEBUG  := PYTHONASYNCIODEBUG=1
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start sooner where bytecode is kept
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo forerunner test check coverage format integrations faults fuzz soak bench clean
+.PHONY: help setup demo forerunner test check coverage format integrations torch-suite faults fuzz soak bench clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(READY) ## create .venv and install everything into it (done by the others when needed)
 
@@ -55,6 +55,10 @@ format: $(READY) ## rewrite the sources in the house format
 integrations: $(READY) ## installs projects that ringwide works with, Ray for example, and runs the tests with them (5 to 10 minutes)
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray,integrations]'
 	$(RUN) -m pytest -m integrations tests/integrations
+
+torch-suite: $(READY) ## torch's own tests of torch.distributed with 2, 3 and 4 ranks, beside gloo (about 20 minutes)
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev,torch-suite]'
+	$(RUN) -m tests.integrations.torch_suite
 
 faults: $(READY) ## ranks are killed, frozen, cut off, slowed down, their frames damaged: all counts, one table (75 to 90 minutes)
 	$(RUN) -m tests.faults

@@ -35,3 +35,20 @@ def test_a_copy_has_the_same_cause() -> None:
     with pytest.raises(RingClosed) as caught:
         raise RingClosed("over") from cause
     assert fresh(caught.value).__cause__ is cause
+
+
+class OfTheUser(Exception):
+    """An error that cannot be made again from its `args`."""
+
+    def __new__(cls, where: str, *, line: int) -> "OfTheUser":
+        return super().__new__(cls, f"{where}:{line}")
+
+    def __init__(self, where: str, *, line: int) -> None:
+        super().__init__(f"{where}:{line}")
+
+
+def test_an_error_that_cannot_be_copied_is_the_same_without_its_traceback() -> None:
+    with pytest.raises(OfTheUser) as caught:
+        raise OfTheUser("there", line=3)
+    assert fresh(caught.value) is caught.value
+    assert caught.value.__traceback__ is caught.value.__context__ is None

@@ -35,10 +35,17 @@ def ranks_named(ranks: Sequence[int]) -> str:
 
 
 def fresh(error: Error) -> Error:
-    """Copy without traceback and context, which can be raised repeatedly without keeping frames or tensors alive."""
+    """Copy without traceback and context, which can be raised repeatedly without keeping frames or tensors alive.
+
+    An error of the user's that cannot be copied, because its `__new__` takes other arguments, is returned itself.
+    """
     kind = type(error)
-    copy = kind.__new__(kind, *error.args)
-    _native_init_of(kind)(copy, *error.args)  # our own __init__ would need the data to build the sentence again
+    try:
+        copy = kind.__new__(kind, *error.args)
+        _native_init_of(kind)(copy, *error.args)  # our own __init__ would need the data to build the sentence again
+    except Exception:
+        error.__context__ = None
+        return error.with_traceback(None)
     vars(copy).update(vars(error))
     copy.__cause__ = error.__cause__
     return copy
@@ -92,7 +99,7 @@ class StartTimeout(JoinError):
     def __init__(
         self, *, rank: int, missing: Sequence[str], seconds: float, limit: str = "start_timeout_seconds"
     ) -> None:
-        super().__init__(f"rank {rank} waited {seconds:g} s ({limit}) for {', '.join(missing)}")
+        super().__init__(f"rank {rank} timed out: it waited {seconds:g} s ({limit}) for {', '.join(missing)}")
         self.rank, self.missing = rank, tuple(missing)
 
 
@@ -157,7 +164,7 @@ class CollectiveTimeout(CollectiveError):
 
     def __init__(self, *, number: int, what: str, waiting_for: Sequence[int], seconds: float) -> None:
         super().__init__(
-            f"{_named(number, what)}: no progress for {seconds:g} s (collective_timeout_seconds), "
+            f"{_named(number, what)}: Timed out after no progress for {seconds:g} s (collective_timeout_seconds), "
             f"waiting for {ranks_named(waiting_for)}",
             number=number,
         )

@@ -127,12 +127,15 @@ def test_those_who_never_came_are_named() -> None:
     with pytest.raises(StartTimeout) as caught:
         find_peers(store, rank=1, size=4, protected=False, timeout_seconds=0)
     assert str(caught.value) == (
-        "rank 1 waited 0 s (start_timeout_seconds) for rank 0 (not in the store), rank 3 (not in the store)"
+        "rank 1 timed out: it waited 0 s (start_timeout_seconds) for rank 0 (not in the store), "
+        "rank 3 (not in the store)"
     )
 
 
 def test_the_timeout_of_a_store_names_the_rank_that_it_waited_for() -> None:
-    with pytest.raises(StartTimeout, match=r"^rank 0 waited .* s \(the timeout of the store\) for rank 1 \(not in"):
+    with pytest.raises(
+        StartTimeout, match=r"^rank 0 timed out: it waited .* s \(the timeout of the store\) for rank 1 \(not in"
+    ):
         find_peers(BlindStore(seconds=0), rank=0, size=2, protected=False)
 
 

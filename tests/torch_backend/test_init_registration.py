@@ -19,6 +19,7 @@ assert not heavy, heavy
 assert "uvloop" not in began and "pydantic" not in began
 import ringwide
 assert callable(ringwide.torch.allreduce_hook)
+assert "ringwide.torch.process_group" in sys.modules and "torch._dynamo" not in sys.modules
 """
 
 

@@ -1,58 +1,21 @@
 """One operation of torch is one call of the ring: ranks are threads here, and have a store in memory."""
 
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore
+from tests.torch_backend.two_threads import Operation, error_of, outcomes, require_right_sums
 
 import ringwide
 from interrupting import Two
-from ringwide.torch.init_group import form
 from ringwide.torch.process_group import RingProcessGroup
 from ringwide.torch.work import RingWork
 
 Tensor = torch.Tensor
-Operation = Callable[[RingProcessGroup], RingWork]
 ROOT = SimpleNamespace(rootRank=0)
-
-
-@pytest.fixture
-def groups() -> Iterator[list[RingProcessGroup]]:
-    store = HashStore()
-    with ThreadPoolExecutor(2) as threads:
-        both = list(threads.map(lambda rank: form(store, rank=rank, size=2), range(2)))
-        yield both
-        list(threads.map(RingProcessGroup.shutdown, both))
-
-
-def outcomes(groups: list[RingProcessGroup], *operations: Operation) -> list[Any]:
-    """What waiting for it raises on each rank, or None. One operation is that of all ranks."""
-    chosen = operations * 2 if len(operations) == 1 else operations
-    works = [operation(group) for group, operation in zip(groups, chosen, strict=True)]
-    with ThreadPoolExecutor(2) as threads:
-        return list(threads.map(_error_of, works))
-
-
-def _error_of(work: RingWork) -> Exception | None:
-    try:
-        work.wait()
-    except Exception as error:
-        return error
-    return None
-
-
-def require_right_sums(groups: list[RingProcessGroup]) -> None:
-    """Of two operations: none is taken for the one before or after it."""
-    tensors = {group: [torch.tensor([step + group.rank() + 1.0]) for step in (10, 20)] for group in groups}
-    for step in range(2):
-        assert outcomes(groups, lambda group, step=step: group.allreduce([tensors[group][step]])) == [None, None]
-    assert {tuple(map(float, own)) for own in tensors.values()} == {(23.0, 43.0)}
 
 
 # -- several tensors
@@ -284,7 +247,7 @@ def test_a_bucket_of_the_hook_that_cannot_begin_uses_up_its_number(groups: list[
 
 
 def test_a_message_that_cannot_begin_concerns_nobody_else(groups: list[RingProcessGroup]) -> None:
-    assert isinstance(_error_of(groups[0].send(TWO(), 1, 0)), ValueError)
+    assert isinstance(error_of(groups[0].send(TWO(), 1, 0)), ValueError)
     require_right_sums(groups)
 
 

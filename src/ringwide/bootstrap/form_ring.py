@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from ringwide.bootstrap.accept import Acceptor, RefusedConnections, pause_after
@@ -80,31 +80,52 @@ class RingFormation:
     ) -> None:
         self._rank, self._terms = terms.rank, terms
         self._addresses, self._lanes, self._on_lane = addresses, lanes, on_lane
-        self._missing = {(peer, lane) for peer, indexes in lanes.items() for lane in indexes}
+        self._missing = _pairs(lanes)
         self._same_host = same_host
         self._not_by_unix: set[int] = set()  # peers whose Unix-domain socket belongs to another process
         self._problems = PeerProblems()
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[None] = self._loop.create_future()
+        self._openings: dict[asyncio.Future[None], set[tuple[int, int]]] = {}  # lanes that are opened later
         self._refused = RefusedConnections(terms.rank, clock=self._loop.time)
         self._costliest_seconds = 0.0  # most CPU time that a TLS handshake has taken
 
     def fail(self, error: Exception) -> None:
-        """Give up joining: `run` raises this error."""
-        if not self._outcome.done():
-            self._outcome.set_exception(error)
+        """Give up joining: `run` raises this error, and so does `open_more`."""
+        for opened in (self._outcome, *self._openings):
+            if not opened.done():
+                opened.set_exception(error)
 
     async def run(self, *, timeout_seconds: float) -> None:
         """Dial and wait until every connection is there."""
-        tasks: list[asyncio.Task[Any]] = [
-            asyncio.create_task(self._dial_peer(peer)) for peer in self._lanes if peer < self._rank
+        dials: list[Coroutine[Any, Any, object]] = [
+            self._dial_peer(peer, lanes) if peer < self._rank else self._resolve(peer)
+            for peer, lanes in self._lanes.items()
         ]
-        tasks += [asyncio.create_task(self._resolve(peer)) for peer in self._lanes if peer > self._rank]
-        tasks.append(asyncio.create_task(self._remind()))
+        await self._until(self._outcome, [*dials, self._remind()], timeout_seconds)
+
+    def expect(self, lanes: Mapping[int, Sequence[int]]) -> None:
+        """Expect more lanes in a ring that has formed. `open_more` opens them, once the other ends expect them too."""
+        self._missing |= _pairs(lanes)
+
+    async def open_more(self, lanes: Mapping[int, Sequence[int]], *, timeout_seconds: float) -> None:
+        """Open lanes that are expected, and wait until they are there."""
+        opened: asyncio.Future[None] = self._loop.create_future()
+        self._openings[opened] = _pairs(lanes)
+        dials = [self._dial_peer(peer, indexes) for peer, indexes in lanes.items() if peer < self._rank]
+        try:
+            await self._until(opened, dials, timeout_seconds)
+        finally:
+            del self._openings[opened]
+
+    async def _until(
+        self, opened: "asyncio.Future[None]", dials: Sequence[Coroutine[Any, Any, object]], timeout_seconds: float
+    ) -> None:
+        tasks = [asyncio.create_task(dial) for dial in dials]
         self._check_complete()
         try:
             async with asyncio.timeout(timeout_seconds):
-                await self._outcome
+                await opened
         except TimeoutError as error:
             raise StartTimeout(rank=self._rank, missing=self._missing_names(), seconds=timeout_seconds) from error
         finally:
@@ -163,9 +184,9 @@ class RingFormation:
 
     # -- the dialer
 
-    async def _dial_peer(self, peer: int) -> None:
-        """Open all lanes to one peer, the express lane first: a disagreement is found before the others are opened."""
-        for lane in self._lanes[peer]:
+    async def _dial_peer(self, peer: int, lanes: Sequence[int]) -> None:
+        """Open lanes to one peer, the express lane first: a disagreement is found before the others are opened."""
+        for lane in lanes:
             pause, hung_up = _FIRST_PAUSE, 0
             while (peer, lane) in self._missing:  # the peer may have too many connections, or be about to end
                 sock = await self._connect(peer)
@@ -298,8 +319,9 @@ class RingFormation:
         self._check_complete()
 
     def _check_complete(self) -> None:
-        if not self._missing and not self._outcome.done():
-            self._outcome.set_result(None)
+        for opened, lanes in [(self._outcome, self._missing), *self._openings.items()]:
+            if not opened.done() and not lanes & self._missing:
+                opened.set_result(None)
 
     def _missing_names(self) -> list[str]:
         return [self._described(peer) for peer in sorted({peer for peer, _ in self._missing})]
@@ -313,6 +335,10 @@ class RingFormation:
         while True:
             await asyncio.sleep(REMIND_SECONDS)
             logger.warning("rank %d is waiting for %s", self._rank, ", ".join(self._missing_names()))
+
+
+def _pairs(lanes: Mapping[int, Sequence[int]]) -> set[tuple[int, int]]:
+    return {(peer, lane) for peer, indexes in lanes.items() for lane in indexes}
 
 
 async def _end(tasks: "list[asyncio.Task[Any]]") -> None:

@@ -4,15 +4,20 @@ One operation of torch must have one number, so that it fails or succeeds as a w
 per rank, behind a digest of its dtypes and lengths: ranks that disagree on the tensors in it all find out before any of
 them has written. A reduce-scatter is one all-reduce of copies, whose dtypes and shapes are in the ring's own
 fingerprint; each rank keeps its part.
+
+A sparse all-reduce gathers. Each rank has its own number of entries, so they tell each other how many first, in the
+operation's one call; the entries follow as messages, which have no number.
 """
 
+import math
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import torch
 
-from ringwide.errors import MessageMismatch
+from ringwide.errors import CollectiveMismatch, MessageMismatch
 from ringwide.ring import Ring
 from ringwide.torch.dtype_views import as_bits, as_numbers, operation_on, require_outputs, write
 
@@ -83,8 +88,11 @@ def _as_bytes(tensor: Tensor) -> Tensor:
 
 
 def _digest(tensors: Sequence[Tensor]) -> Tensor:
-    digest = blake2b(_described(tensors).encode(), digest_size=_DIGEST_BYTES).digest()
-    return torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(_digest_of(_described(tensors))), dtype=torch.uint8)
+
+
+def _digest_of(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
 def _described(tensors: Sequence[Tensor]) -> str:
@@ -133,3 +141,93 @@ def reduce_scatter(
             write(as_numbers(output, op_name), parts[ring.rank])
 
     return followed_by(ring.allreduce([part for parts in copies for part in parts], op_name), keep_own)
+
+
+# -- sparse tensors
+
+_HEADER_BYTES = 48  # a digest, random bytes, and the number of entries
+
+
+def sparse_allreduce(ring: Ring, tensors: Sequence[Tensor], op: Any) -> Call:
+    """Sum or mean of sparse COO tensors; as with gloo coalesced, and added up in the order of the ranks."""
+    if len(tensors) != 1:
+        raise ValueError(f"all_reduce: {len(tensors)} tensors, and a sparse one among them; reduce it alone")
+    op_name = operation_on(tensors, op)
+    if op_name not in ("sum", "mean"):
+        raise NotImplementedError(
+            f"all_reduce of a sparse {tensors[0].dtype} tensor by {getattr(op, 'op', op)}: the backend ringwide "
+            "reduces sparse tensors of numbers by SUM, and those of floats by AVG too"
+        )
+    brought = tensors[0].detach().coalesce()
+    as_numbers(brought.values(), op_name)
+    described = _described_sparse(brought, op_name)
+    told = ring.all_gather(_header(described, brought.values().shape[0]))
+    return _reduce_sparse(ring, tensors[0], brought, op_name, told)
+
+
+async def _reduce_sparse(ring: Ring, target: Tensor, brought: Tensor, op_name: str, told: Call) -> None:
+    headers = [header.numpy().tobytes() for header in await told]
+    _require_alike(headers, _described_sparse(brought, op_name), ring.rank)
+    total: Tensor | None = None
+    for indices, values in await _swap_entries(ring, brought, headers):
+        part = torch.sparse_coo_tensor(indices, values, brought.shape, is_coalesced=True, check_invariants=False)
+        total = part if total is None else total + part
+    assert total is not None
+    with torch.inference_mode(target.is_inference()), torch.no_grad():
+        target.copy_((total / ring.size if op_name == "mean" else total).coalesce())
+
+
+def _described_sparse(tensor: Tensor, op_name: str) -> str:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"all_reduce({op_name}, {dtype}{list(tensor.shape)} with {tensor.sparse_dim()} sparse dimensions)"
+
+
+def _header(described: str, entries: int) -> Tensor:
+    """What must be alike on all ranks, something that is never the same twice, and what may differ."""
+    parts = _digest_of(described), os.urandom(_HEADER_BYTES - _DIGEST_BYTES - 8), entries.to_bytes(8, "little")
+    return torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8)
+
+
+def _require_alike(headers: Sequence[bytes], described: str, rank: int) -> None:
+    """All ranks have the same headers: where two differ, every rank finds out."""
+    digests = [header[:_DIGEST_BYTES] for header in headers]
+    if len(set(digests)) > 1:
+        other = next(other for other, digest in enumerate(digests) if digest != digests[rank])
+        raise CollectiveMismatch(
+            number=0,
+            rank=rank,
+            ours=described,
+            other_rank=other,
+            theirs="it with another dtype, shape or reduction",
+            advice="all ranks must bring sparse tensors of the same dtype and shape, with any number of entries",
+        )
+
+
+async def _swap_entries(ring: Ring, brought: Tensor, headers: Sequence[bytes]) -> list[tuple[Tensor, Tensor]]:
+    """Indices and values of each rank. The tag of these messages is that of this operation, and of no other."""
+    tag = int.from_bytes(blake2b(b"".join(headers), digest_size=8).digest(), "little", signed=True)
+    counts = [int.from_bytes(header[-8:], "little") for header in headers]
+    indices, values = brought.indices(), brought.values()
+    own = torch.cat([_as_bytes(indices), _as_bytes(values)])
+    others = [rank for rank in range(ring.size) if rank != ring.rank]
+    calls: list[Call] = [ring.send(own, rank, tag) for rank in others if counts[ring.rank]]
+    try:
+        entry_bytes = len(indices) * indices.element_size() + math.prod(values.shape[1:]) * values.element_size()
+        rows = {rank: torch.empty(counts[rank] * entry_bytes, dtype=torch.uint8) for rank in others}
+        calls += [ring.receive(rows[rank], rank, tag) for rank in others if counts[rank]]
+        for call in calls:
+            await call
+    finally:
+        for call in calls:
+            call.close()
+    rows[ring.rank] = own
+    return [_entries(rows[rank], counts[rank], indices, values) for rank in range(ring.size)]
+
+
+def _entries(row: Tensor, count: int, indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Parts of a row, of the same dtypes as these; a copy is aligned for every dtype."""
+    split = len(indices) * count * indices.element_size()
+    return (
+        row[:split].clone().view(indices.dtype).view(len(indices), count),
+        row[split:].clone().view(values.dtype).view(count, *values.shape[1:]),
+    )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
+from torch.autograd import profiler
 
 from ringwide.errors import fresh
 from ringwide.ring import Ring
@@ -23,22 +24,29 @@ from ringwide.torch import coalesced
 from ringwide.torch.callback_threads import in_callback_thread
 from ringwide.torch.coalesced import Call
 from ringwide.torch.dtype_views import alike, as_bits, as_numbers, operation_of, operation_on
-from ringwide.torch.work import RingWork, end_calls_at_interrupts
+from ringwide.torch.group_interface import GroupInterface, options_of
+from ringwide.torch.work import (
+    NO_TIMEOUT,
+    RingWork,
+    end_calls_at_interrupts,
+    keep_from_compilers,
+    limited,
+    recorded,
+)
 
 Tensor = torch.Tensor
 Begin = Callable[[], Call]
 
 
-class RingProcessGroup(dist.ProcessGroup):
+class RingProcessGroup(GroupInterface):
     """Process group on a `ring`. `error` is that of the last operation that failed."""
 
     def __init__(
         self, ring: Ring, membership: AbstractAsyncContextManager[Ring], store: Store, background_loop: BackgroundLoop
     ) -> None:
-        super().__init__(ring.rank, ring.size)  # type: ignore[call-arg]
-        self.ring, self.error = ring, None
-        self._membership, self._store, self._background = membership, store, background_loop
-        self._name = self._description = ""
+        super().__init__(ring, store)
+        self.error = None
+        self._membership, self._background = membership, background_loop
         self._coalesced: list[LoopCall[Any]] | None = None  # operations since `_start_coalescing`
         self._joined = threading.current_thread()
         end_calls_at_interrupts(background_loop)
@@ -48,32 +56,53 @@ class RingProcessGroup(dist.ProcessGroup):
     def __repr__(self) -> str:
         return f"<RingProcessGroup {self._name!r}: {self.ring!r}>"
 
+    def rank(self) -> int:
+        return self.ring.rank
+
+    def size(self) -> int:
+        return self.ring.size
+
+    getRank, getSize = rank, size  # names called from C++, for every bucket of DDP
+
     # -- reductions
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> RingWork:
-        return self._work(lambda: self._allreduce(_as_list(tensors), _op_of(opts)), tensors, opts)
+    def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> RingWork:
+        opts = options_of(opts, *more, **named) if more or named else opts
+        return self._work("all_reduce", lambda: self._allreduce(_as_list(tensors), _op_of(opts)), tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> RingWork:
         return self.allreduce(tensors, opts)
 
     def _allreduce(self, tensors: list[Tensor], op: Any) -> Call:
+        if any(tensor.is_sparse for tensor in tensors):
+            return coalesced.sparse_allreduce(self.ring, tensors, op)
         op_name = operation_on(tensors, op)
         numbers = [as_numbers(tensor, op_name) for tensor in tensors]
         return self.ring.allreduce(numbers[0] if len(numbers) == 1 else numbers, op_name)
 
     def average(self, tensor: Tensor, bucket: Callable[[], str]) -> RingWork:
         """Mean of a bucket of the DDP hook. Error feedback is kept under the bucket's name."""
-        return self._work(lambda: self.ring.allreduce(tensor, "mean", bucket=bucket()), tensor)
+        return self._work("all_reduce", lambda: self._average(tensor, bucket), tensor)
 
-    def reduce(self, tensors: Any, opts: Any) -> RingWork:
-        return self._work(lambda: self._reduce(_as_list(tensors), opts.reduceOp, opts.rootRank), tensors, opts)
+    def _average(self, tensor: Tensor, bucket: Callable[[], str]) -> Call:
+        if tensor.is_sparse:
+            return coalesced.sparse_allreduce(self.ring, [tensor], dist.ReduceOp.AVG)
+        return self.ring.allreduce(tensor, "mean", bucket=bucket())
+
+    def reduce(self, tensors: Any, *given: Any, **named: Any) -> RingWork:
+        opts = options_of(*given, **named)
+        return self._work(
+            "reduce", lambda: self._reduce(_as_list(tensors), opts.reduceOp, opts.rootRank), tensors, opts
+        )
 
     def _reduce(self, tensors: list[Tensor], op: Any, root: int) -> Call:
         op_name = operation_on(tensors, op)
         return self.ring.reduce([as_numbers(tensor, op_name) for tensor in tensors], root, op_name)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> RingWork:
-        return self._work(lambda: self._reduce_scatter(output, input, _op_of(opts)), output, opts)
+        return self._work(
+            "reduce_scatter", lambda: self._reduce_scatter(output, input, _op_of(opts)), output, opts, inputs=input
+        )
 
     _reduce_scatter_base = reduce_scatter_tensor = reduce_scatter_single
 
@@ -90,7 +119,12 @@ class RingProcessGroup(dist.ProcessGroup):
             )
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
-        return self._work(lambda: self._reduce_scatter_singles(outputs, inputs, _op_of(opts)), outputs, opts)
+        return self._work(
+            "reduce_scatter",
+            lambda: self._reduce_scatter_singles(outputs, inputs, _op_of(opts)),
+            *(outputs, opts),
+            inputs=inputs,
+        )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -102,8 +136,14 @@ class RingProcessGroup(dist.ProcessGroup):
         shares = [input.reshape(self.ring.size, -1).unbind() for input in inputs]
         return coalesced.reduce_scatter(self.ring, outputs, shares, op, "reduce_scatter")
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
-        return self._work(lambda: self._reduce_scatter_lists(outputs, inputs, _op_of(opts)), outputs, opts)
+    def reduce_scatter(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> RingWork:
+        opts = options_of(*given, **named)
+        return self._work(
+            "reduce_scatter",
+            lambda: self._reduce_scatter_lists(outputs, inputs, _op_of(opts)),
+            *(outputs, opts),
+            inputs=inputs,
+        )
 
     def _reduce_scatter_lists(self, outputs: Any, inputs: Any, op: Any) -> Call:
         targets, lists = _as_list(outputs), inputs if _is_nested(inputs) else [inputs]
@@ -113,15 +153,15 @@ class RingProcessGroup(dist.ProcessGroup):
 
     # -- copies
 
-    def broadcast(self, tensors: Any, opts: Any) -> RingWork:
-        return self._work(lambda: self._broadcast(_as_list(tensors), opts), tensors, opts)
+    def broadcast(self, tensors: Any, *given: Any, **named: Any) -> RingWork:
+        opts = options_of(*given, **named)
+        return self._work("broadcast", lambda: self._broadcast(_as_list(tensors), opts.rootRank), tensors, opts)
 
-    def _broadcast(self, tensors: list[Tensor], opts: Any) -> Call:
-        root = opts if isinstance(opts, int) else opts.rootRank
+    def _broadcast(self, tensors: list[Tensor], root: int) -> Call:
         return self.ring.broadcast([as_bits(tensor) for tensor in tensors], root)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> RingWork:
-        return self._work(lambda: self._all_gather(output, input), output, opts)
+        return self._work("all_gather", lambda: self._all_gather(output, input), output, opts, inputs=input)
 
     _allgather_base = all_gather_into_tensor = all_gather_single
 
@@ -137,7 +177,7 @@ class RingProcessGroup(dist.ProcessGroup):
             )
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
-        return self._work(lambda: self._all_gather_singles(outputs, inputs), outputs, opts)
+        return self._work("all_gather", lambda: self._all_gather_singles(outputs, inputs), outputs, opts, inputs=inputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -151,9 +191,12 @@ class RingProcessGroup(dist.ProcessGroup):
             self.ring, inputs, [[each[rank] for each in rows] for rank in range(self.ring.size)], "all_gather"
         )
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
+    def allgather(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> RingWork:
         """`outputs[i]` has one tensor for each rank's input i."""
-        return self._work(lambda: self._all_gather_lists(outputs, inputs), outputs, opts, by_hand=False)
+        opts = options_of(*given, **named)
+        return self._long_work(
+            "all_gather", lambda: self._all_gather_lists(outputs, inputs), outputs, opts, inputs=inputs
+        )
 
     def _all_gather_lists(self, outputs: Any, inputs: Any) -> Call:
         given, lists = _as_list(inputs), outputs if _is_nested(outputs) else [outputs]
@@ -166,14 +209,18 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> RingWork:
         """`outputs[rank]` has one tensor for each of that rank's inputs."""
-        return self._work(
+        return self._long_work(
+            "all_gather",
             lambda: coalesced.gather(self.ring, _as_list(inputs), outputs, "all_gather_coalesced"),
             *(outputs, opts),
-            by_hand=False,
+            inputs=inputs,
         )
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any) -> RingWork:
-        return self._long_work(lambda: self._gather(outputs, inputs, opts.rootRank), outputs, opts)
+    def gather(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> RingWork:
+        opts = options_of(*given, **named)
+        return self._long_work(
+            "gather", lambda: self._gather(outputs, inputs, opts.rootRank), outputs, opts, inputs=inputs
+        )
 
     def _gather(self, outputs: Any, inputs: Any, root: int) -> Call:
         input, targets = _only(inputs, "gather"), _first_list(outputs)
@@ -183,8 +230,11 @@ class RingProcessGroup(dist.ProcessGroup):
         incoming = targets if self.ring.rank == root else [None] * self.ring.size
         return self._exchange(f"gather to rank {root}", outgoing, incoming)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> RingWork:
-        return self._long_work(lambda: self._scatter(outputs, inputs, opts.rootRank), outputs, opts)
+    def scatter(self, outputs: Any, inputs: Any, *given: Any, **named: Any) -> RingWork:
+        opts = options_of(*given, **named)
+        return self._long_work(
+            "scatter", lambda: self._scatter(outputs, inputs, opts.rootRank), outputs, opts, inputs=inputs
+        )
 
     def _scatter(self, outputs: Any, inputs: Any, root: int) -> Call:
         output, parts = _only(outputs, "scatter"), _first_list(inputs)
@@ -194,8 +244,9 @@ class RingProcessGroup(dist.ProcessGroup):
         incoming = [output if rank == root else None for rank in range(self.ring.size)]
         return self._exchange(f"scatter from rank {root}", outgoing, incoming)
 
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> RingWork:
-        return self._long_work(lambda: self._all_to_all(outputs, inputs), outputs, opts)
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], *given: Any, **named: Any) -> RingWork:
+        opts = options_of(*given, **named)
+        return self._long_work("all_to_all", lambda: self._all_to_all(outputs, inputs), outputs, opts, inputs=inputs)
 
     def _all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> Call:
         coalesced.require_one_each(inputs, self.ring.size, "all_to_all")
@@ -203,13 +254,22 @@ class RingProcessGroup(dist.ProcessGroup):
         return self._exchange("all_to_all", inputs, outputs)
 
     def all_to_all_single(
-        self, output: Tensor, input: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: list[int],
+        input_splits: list[int],
+        *given: Any,
+        **named: Any,
     ) -> RingWork:
+        opts = options_of(*given, **named)
         return self._long_work(
+            "all_to_all",
             lambda: self._exchange(
                 "all_to_all_single", self._split(input, input_splits), self._split(output, output_splits)
             ),
             *(output, opts),
+            inputs=input,
         )
 
     alltoall_base = all_to_all_single
@@ -225,32 +285,41 @@ class RingProcessGroup(dist.ProcessGroup):
 
         return self.ring.exchange(bits(outgoing), bits(incoming), what)
 
-    def barrier(self, opts: Any = None) -> RingWork:
-        return self._work(lambda: self.ring.barrier(), [], opts)
+    def barrier(self, *given: Any, **named: Any) -> RingWork:
+        opts = options_of(*given, **named)
+        return self._work("barrier", lambda: self.ring.barrier(), [], opts)
 
     # -- messages: they have no number, so one that cannot begin affects no other rank
 
     def send(self, tensors: list[Tensor], to: int, tag: int) -> RingWork:
-        return self._message(lambda: self.ring.send(as_bits(_only(tensors, "send")), to, tag), tensors)
+        return self._message("send", lambda: self.ring.send(as_bits(_only(tensors, "send")), to, tag), tensors)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> RingWork:
-        return self._message(lambda: self.ring.receive(as_bits(_only(tensors, "recv")), source, tag), tensors)
+        return self._message("recv", lambda: self.ring.receive(as_bits(_only(tensors, "recv")), source, tag), tensors)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> RingWork:
-        return self._message(lambda: self.ring.receive(as_bits(_only(tensors, "recv")), None, tag), tensors)
+        return self._message(
+            "recvAnySource", lambda: self.ring.receive(as_bits(_only(tensors, "recv")), None, tag), tensors
+        )
 
-    def _message(self, begin: Begin, tensors: Any) -> RingWork:
-        return self._started(begin, tensors, None, by_hand=False)
+    def _message(self, title: str, begin: Begin, tensors: Any) -> RingWork:
+        return self._started(title, begin, tensors, None, inputs=tensors, by_hand=False)
 
     # -- start of every operation
 
-    def _work(self, begin: Begin, tensors: Any, opts: Any = None, *, by_hand: bool = True) -> RingWork:
-        """Start a numbered operation. `begin` makes its one call of the ring; if that raises, the number is used up."""
-        return self._started(lambda: self._begun(begin), tensors, opts, by_hand=by_hand)
+    def _work(
+        self, title: str, begin: Begin, tensors: Any, opts: Any = None, *, inputs: Any = None, by_hand: bool = True
+    ) -> RingWork:
+        """Start a numbered operation. `begin` makes its one call of the ring; if that raises, the number is used up.
 
-    def _long_work(self, begin: Begin, tensors: Any, opts: Any) -> RingWork:
+        A profiler sees it by its title, with the shapes of the inputs; where there are none, the tensors are both.
+        """
+        brought = tensors if inputs is None else inputs
+        return self._started(title, lambda: self._begun(begin), tensors, opts, inputs=brought, by_hand=by_hand)
+
+    def _long_work(self, title: str, begin: Begin, tensors: Any, opts: Any, *, inputs: Any) -> RingWork:
         """Start an operation that consists of several messages, with deadlines of its own."""
-        return self._work(begin, tensors, opts, by_hand=False)
+        return self._work(title, begin, tensors, opts, inputs=inputs, by_hand=False)
 
     def _begun(self, begin: Begin) -> Call:
         """Runs on the loop's thread. A failure still uses up the number, so that later ones match between ranks."""
@@ -259,7 +328,12 @@ class RingProcessGroup(dist.ProcessGroup):
         except Exception as error:
             return self.ring.refused(fresh(error))
 
-    def _started(self, begin: Begin, tensors: Any, opts: Any, *, by_hand: bool) -> RingWork:
+    def _started(self, title: str, begin: Begin, tensors: Any, opts: Any, *, inputs: Any, by_hand: bool) -> RingWork:
+        timeout = getattr(opts, "timeout", NO_TIMEOUT)
+        if timeout > NO_TIMEOUT:
+            begin, by_hand = limited(title, begin, timeout), False
+        if profiler._is_profiler_enabled:
+            begin = recorded(f"ringwide:{title}", begin, _tensors_in(inputs))
         pending = self._background.pending(begin, by_hand=by_hand, on_error=self._note)
         if in_callback_thread():
             pending.caller = self._joined
@@ -283,45 +357,6 @@ class RingProcessGroup(dist.ProcessGroup):
 
     def _note(self, error: BaseException) -> None:
         self.error = error
-
-    # -- what torch requires of every group
-
-    def rank(self) -> int:
-        return self.ring.rank
-
-    def size(self) -> int:
-        return self.ring.size
-
-    getRank, getSize = rank, size  # names called from C++
-
-    def name(self) -> str:
-        return "ringwide"
-
-    getBackendName = _get_backend_name = name
-
-    @property
-    def group_name(self) -> str:  # DeviceMesh and FSDP look their groups up by it
-        return self._name
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    @property
-    def group_desc(self) -> str:
-        return self._description
-
-    def _set_group_desc(self, description: str) -> None:
-        self._description = description
-
-    def getGroupName(self) -> str:
-        return self._name
-
-    def get_group_store(self) -> Store:
-        return self._store
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
 
     # -- the end
 
@@ -363,3 +398,6 @@ def _op_of(opts: Any) -> Any:
     if opts is None:
         return dist.ReduceOp.SUM
     return getattr(opts, "reduceOp", opts)
+
+
+keep_from_compilers(GroupInterface, RingProcessGroup, RingWork)

@@ -9,29 +9,36 @@ Rules, each learnt from a crash:
   never the loop's.
 """
 
+import asyncio
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from itertools import count
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import Work
+from torch._C._dynamo import eval_frame
 
 from ringwide.runtime.background_loop import BackgroundLoop
 from ringwide.runtime.loop_call import LoopCall
 from ringwide.torch.callback_threads import run_in_thread
 
-_NO_TIMEOUT = timedelta(0)
+NO_TIMEOUT = timedelta(0)
 _GIVEN_UP = "this rank has given it up"  # Ctrl-C has no text of its own
 
 
 class WaitTimeout(RuntimeError, TimeoutError):
     """wait() timed out; the operation continues. A RuntimeError, as with other backends."""
+
+
+class OperationTimeout(TimeoutError, RuntimeError):
+    """An operation did not end within the timeout of its own, and was given up. Other ranks get `CollectiveAborted`."""
 
 
 class RingWork(Work):
@@ -41,17 +48,17 @@ class RingWork(Work):
         super().__init__()
         self._pendings, self._tensors = pendings, tensors
 
-    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait for the end. An interrupt gives up unfinished operations, and is raised once they have ended."""
         try:
-            seconds = timeout.total_seconds() if timeout > _NO_TIMEOUT else None
+            seconds = timeout.total_seconds() if timeout > NO_TIMEOUT else None
             ended = self._settle(seconds)
         except BaseException:
             for pending in self._pendings:
                 pending.give_up()
             raise
         if not ended:
-            raise WaitTimeout(f"the operation has not ended within {seconds:g} s; it continues")
+            raise WaitTimeout(f"the operation timed out: it has not ended within {seconds:g} s; it continues")
         for pending in self._pendings:
             pending.result()
         return True
@@ -113,6 +120,73 @@ def when_all_done(pendings: Sequence[LoopCall[Any]], callback: Callable[[], obje
         pending.when_done(one_done)
     if not pendings:
         callback()
+
+
+Begin = Callable[[], Coroutine[Any, Any, Any]]
+
+
+def limited(title: str, begin: Begin, timeout: timedelta) -> Begin:
+    """Have an operation given up after a timeout of its own, with gloo's words for it."""
+    seconds = timeout.total_seconds()
+
+    async def ended_in_time(call: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            await asyncio.sleep(0)  # from here on this is a task, which can be cancelled; the call has begun already
+            async with asyncio.timeout(seconds):
+                return await call
+        except TimeoutError:
+            raise OperationTimeout(f"{title}: Timed out waiting {1000 * seconds:g}ms, its own timeout") from None
+        finally:
+            call.close()
+
+    return lambda: ended_in_time(begin())
+
+
+# -- profilers and compilers
+
+
+def recorded(title: str, begin: Begin, tensors: Sequence[torch.Tensor]) -> Begin:
+    """Have the profiler of this thread see an operation: from now until its call ends, on the loop's thread.
+
+    What makes the profiler take note there is a future: its callbacks know which profiler this thread had.
+    """
+    record = torch._C._autograd._record_function_with_args_enter(title, *tensors)
+    ended: torch.futures.Future[None] = torch.futures.Future()
+    torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(record, ended)
+
+    async def observed(call: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await call
+        finally:
+            ended.set_result(None)
+
+    def begin_recorded() -> Coroutine[Any, Any, Any]:
+        try:
+            return observed(begin())
+        except BaseException:
+            ended.set_result(None)
+            raise
+
+    return begin_recorded
+
+
+def keep_from_compilers(*classes: type) -> None:
+    """Have torch.compile call the methods of these classes, and not look into them or what they call.
+
+    This is what `torch._dynamo.disable` does, but it takes no second call, and does not import the compiler.
+    """
+    for function in [value for one in classes for value in vars(one).values() if isinstance(value, FunctionType)]:
+        function._torchdynamo_disable = True  # type: ignore[attr-defined]
+        _skip_frames_of(function.__code__)
+
+
+def _skip_frames_of(code: CodeType) -> None:
+    """torch calls some methods from C++, in the middle of what is compiled: then a frame of theirs comes first."""
+    if hasattr(eval_frame, "set_code_exec_strategy"):
+        skip = eval_frame._FrameAction.SKIP
+        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
+    elif hasattr(eval_frame, "skip_code"):  # before torch 2.7
+        eval_frame.skip_code(code)
 
 
 # -- Ctrl-C

@@ -1,7 +1,9 @@
 """Groups: parts of the world, several at a time, meshes, barriers."""
 
 from datetime import timedelta
+from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from tests.torch_backend.world import Family, World, group_of, same
@@ -41,6 +43,46 @@ def barrier_waits_for_all(world: World) -> None:
 @case
 def monitored_barrier(world: World) -> None:
     dist.monitored_barrier(timeout=timedelta(seconds=30))
+
+
+@case
+def monitored_barrier_of_the_group(world: World) -> None:
+    group: Any = dist.group.WORLD
+    group.monitored_barrier(timedelta(seconds=30))
+    group.monitored_barrier(timedelta(seconds=30), wait_all_ranks=True)
+
+
+@case
+def monitored_barrier_without_the_last_rank(world: World) -> None:
+    with group_of(list(world.ranks)) as made:
+        group: Any = made
+        if world.rank == 0:
+            with pytest.raises(RuntimeError, match=f"Ranks {world.size - 1} failed to pass monitoredBarrier in 500 ms"):
+                group.monitored_barrier(timedelta(seconds=0.5), wait_all_ranks=True)
+        elif world.rank < world.size - 1:
+            with pytest.raises(RuntimeError, match=f"Rank {world.rank} successfully reached monitoredBarrier, but"):
+                group.monitored_barrier(timedelta(seconds=1))
+        dist.barrier()
+
+
+@case
+def timeout_of_a_group_that_is_there(world: World) -> None:
+    with group_of(list(world.ranks)) as group:
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.4), group)
+        backend: Any = group._get_backend(torch.device("cpu"))
+        assert backend.options._timeout == timedelta(seconds=0.4)
+        if world.rank == 0:
+            with pytest.raises(RuntimeError, match=r" (Timed out|closed|timeout) "):
+                dist.barrier(group)
+        dist.barrier()
+
+
+@case
+def number_of_collectives(world: World) -> None:
+    group: Any = dist.group.WORLD
+    before = group._get_sequence_number_for_group()
+    dist.all_reduce(world.mine(4))
+    assert group._get_sequence_number_for_group() == before + 1
 
 
 @case

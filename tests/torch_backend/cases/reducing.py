@@ -189,6 +189,19 @@ def reduce_in_the_background(world: World) -> None:
 
 
 @case
+def all_reduce_of_sparse_tensors_with_different_entries(world: World) -> None:
+    indices = torch.tensor([list(range(world.rank + 1))])
+    values = torch.full((world.rank + 1, 3), 0.1 * (world.rank + 1))
+    tensor = torch.sparse_coo_tensor(indices, values, (9, 3), check_invariants=True)
+    dist.all_reduce(tensor)
+    expected = torch.zeros(9, 3)
+    for rank in world.ranks:  # the same bits: all add up in the order of the ranks
+        expected[: rank + 1] += 0.1 * (rank + 1)
+    assert tensor.is_coalesced()
+    same(tensor.to_dense(), expected)
+
+
+@case
 def reduce_scatter_of_a_list(world: World) -> None:
     parts = [world.full((world.rank + 1) * (to + 1), 2, 3) for to in world.ranks]
     mine = world.full(-1, 2, 3)

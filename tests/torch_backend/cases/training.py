@@ -119,6 +119,44 @@ def ddp(world: World) -> None:
     _ddp_equals_alone(world)
 
 
+class Words(nn.Module):
+    """A model whose first gradient is sparse. Every rank uses other rows, and some twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.last = nn.EmbeddingBag(40, 16, mode="mean", sparse=True), nn.Linear(16, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(self.rows((rows * 10).long().abs() % 40))
+        return out
+
+
+def _plain_sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)  # sparse gradients have no momentum
+
+
+@case
+def ddp_with_sparse_gradients(world: World) -> None:
+    alone = _made(Words)
+    model = DistributedDataParallel(copy.deepcopy(alone))
+    _train_alone(world, alone, _plain_sgd)
+    _train_together(world, model, _plain_sgd(model))
+    _same_bits_everywhere(model)
+    _equal(model.module, alone)
+
+
+@case
+def ddp_with_sparse_gradients_and_our_hook(world: World) -> None:
+    alone = _made(Words)
+    model = DistributedDataParallel(copy.deepcopy(alone))
+    _train_alone(world, alone, _plain_sgd)
+    with RingState(RingConfig()) as state:
+        model.register_comm_hook(state, allreduce_hook)
+        _train_together(world, model, _plain_sgd(model))
+    _same_bits_everywhere(model)
+    _equal(model.module, alone)
+
+
 @case
 def ddp_with_many_buckets(world: World) -> None:
     _ddp_equals_alone(world, bucket_cap_mb=TINY_BUCKET_MB)
