@@ -43,7 +43,12 @@ def parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change a key, as in ring.buffer_bytes=8MiB"
     )
     run.add_argument("--dry-run", action="store_true", help="print the whole configuration and the plan; start nothing")
-    run.add_argument("--resume", type=Path, metavar="RUN", help="resume from the last checkpoint of this run")
+    run.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="resume from the last checkpoint of this run, or from this step-N.pt",
+    )
     run.add_argument(
         "--on", choices=("here", "ray"), default="here", help="where nodes run: this machine, or Ray (here)"
     )

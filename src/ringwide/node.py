@@ -47,7 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="change a key of the experiment, or without --config of the ring, as ring.lanes=2",
     )
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="resume from the last checkpoint of this run")
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="resume from the last checkpoint of this run, or from this step-N.pt",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     access = parser.add_mutually_exclusive_group()
     access.add_argument("--key-file", metavar="FILE", help="the key that all ranks share, made by `ringwide keygen`")

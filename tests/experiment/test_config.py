@@ -207,3 +207,47 @@ def test_of_several_settings_the_guilty_one_is_named(tmp_path: Path) -> None:
 def test_settings_that_are_wrong_only_together_are_all_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^--set ring\.codec=lz4 and --set ring\.algorithm=tree: ring: algorithm"):
         load_experiment(written(tmp_path, HEAD), ["ring.codec=lz4", "ring.algorithm=tree"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (
+            "schedule: cosine, warmup_steps: 20, decay_steps: 10",
+            "decay_steps 10 is not after warmup_steps 20: both count from the first step, and the learning rate cannot"
+            " have decayed before it has risen; make decay_steps larger than 20 or warmup_steps smaller than 10",
+        ),
+        ("schedule: linear, warmup_steps: 10, decay_steps: 10", "decay_steps 10 is not after warmup_steps 10: both"),
+        ("loss: mse, label_smoothing: 0.1", "label_smoothing belongs to loss 'cross_entropy'; remove it"),
+        ("loss: mse, class_weights: [1, 2]", "class_weights belongs to loss 'cross_entropy'; remove it"),
+        ("class_weights: [0, 0]", "class_weights are all 0, so no target would count; make at least one larger"),
+        ("class_weights: [0, 1], label_smoothing: 0.1", "label_smoothing 0.1 spreads every target over all classes"),
+        ("class_dim: 1", "class_dim belongs to a model of your own with loss 'cross_entropy'; remove it"),
+    ],
+)
+def test_training_that_would_not_be_what_it_says_is_refused(tmp_path: Path, keys: str, told: str) -> None:
+    path = written(tmp_path, f"{HEAD}training: {{{keys}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(path)
+    assert str(caught.value).startswith(f"{path}:3: training: {told}")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "schedule: cosine, warmup_steps: 9, decay_steps: 10",
+        "schedule: linear, decay_steps: 1",
+        "warmup_steps: 20, steps: 10",
+        "class_weights: [0, 1]",
+        "model: own:model, class_dim: -1",
+        "clip_norm: 1",
+    ],
+)
+def test_training_that_can_be_done_is_taken(tmp_path: Path, keys: str) -> None:
+    load_experiment(written(tmp_path, f"{HEAD}training: {{{keys}}}\n"))
+
+
+@pytest.mark.parametrize("value", ["0", "-1", ".nan", ".inf", "no"])
+def test_gradients_are_clipped_to_a_positive_number(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ConfigError, match=r"training\.clip_norm"):
+        load_experiment(written(tmp_path, f"{HEAD}training: {{clip_norm: {value}}}\n"))

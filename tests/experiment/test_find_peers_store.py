@@ -64,7 +64,8 @@ def test_a_store_that_is_never_opened_is_waited_for_by_name(free: Address) -> No
     with pytest.raises(StartTimeout) as caught:
         open_store(assigned(1, free), 0)
     assert str(caught.value) == (
-        f"rank 1 waited 0 s (start_timeout_seconds) for rank 0 (to open the store at {free}; Connection refused)"
+        "rank 1 timed out: it waited 0 s (start_timeout_seconds) for rank 0 "
+        f"(to open the store at {free}; Connection refused)"
     )
 
 

@@ -335,6 +335,18 @@ def test_what_cannot_be_resumed_is_said_before_anything_starts(run: Run, text: s
     assert run.variants == []
 
 
+@pytest.mark.parametrize(("name", "is_one"), [("step-000000002.pt", True), ("step-000000002.rank-0.pt", False)])
+def test_one_checkpoint_of_a_run_can_be_named(run: Run, tmp_path: Path, name: str, is_one: bool) -> None:
+    (tmp_path / name).touch()
+    if is_one:
+        run(well, resume=tmp_path / name)
+        return
+    with pytest.raises(
+        ConfigError, match=r"there is no such checkpoint; .* or a whole checkpoint in it, as in .*/step-"
+    ):
+        run(well, resume=tmp_path / name)
+
+
 async def test_a_node_is_told_everything_it_needs(tmp_path: Path) -> None:
     launching = launch.Launch(Path("configs/e.yaml"), io.StringIO(), launch.StopSignals(), resume=Path("runs/old"))
     command = launch.node_command(launching, tmp_path, Path("peers.txt"), 3)

@@ -46,7 +46,8 @@ RESULT = Result(
     bytes_received=10,
     fingerprint="ab",
 )
-MESSAGES = [PLAN, PROGRESS, Evaluation(step=3, seconds=1.0, loss=0.5, accuracy=0.75), RESULT]
+CLIPPED = replace(PROGRESS, steps=tuple(replace(step, gradient_norm=0.5) for step in PROGRESS.steps))
+MESSAGES = [PLAN, PROGRESS, CLIPPED, Evaluation(step=3, seconds=1.0, loss=0.5, accuracy=0.75), RESULT]
 
 
 def columns(**changes: Any) -> str:

@@ -14,7 +14,8 @@ def test_every_step_is_a_line_and_so_is_everything_else(tmp_path: Path) -> None:
     path = tmp_path / "not yet there" / "node-0.log"
     with log_file(path) as log:
         log.hear(told.plan())
-        log.hear(told.steps([1, 2, 3]))
+        log.hear(told.steps([1, 2]))
+        log.hear(told.steps([3], gradient_norm=1.25))
         assert len(path.read_text().splitlines()) == 4  # not only at the end
         log.hear(Evaluation(step=3, seconds=1.5, loss=0.5, accuracy=None))
         log.hear(told.result())
@@ -24,6 +25,7 @@ def test_every_step_is_a_line_and_so_is_everything_else(tmp_path: Path) -> None:
         "step=1 epoch=0 seconds=0.5000 loss=0.50000 samples=16 learning_rate=0.1 network_ms=125.000 hidden_ms=0.000"
     )
     assert third.startswith("step=3 ")
+    assert third.endswith(" hidden_ms=0.000 gradient_norm=1.25")
     assert evaluation == "evaluation step=3 seconds=1.5 loss=0.5 accuracy=None"
     assert result.startswith("result steps=10 ")
 

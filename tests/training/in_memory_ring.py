@@ -17,15 +17,20 @@ class CodecTally:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    sent: tuple[CodecTally, ...]
+    peer: int
+    bytes_sent: int
+    sent: tuple[CodecTally, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    bytes_sent: int
+    links: tuple[Link, ...]
     bytes_received: int = 0
     codec_seconds: float = 0.0
-    links: tuple[Link, ...] = ()
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(link.bytes_sent for link in self.links)
 
 
 class Meeting:
@@ -35,9 +40,11 @@ class Meeting:
         self.size = size
         self._given: dict[int, list[list[Tensor] | None]] = {}
         self._complete: dict[int, asyncio.Event] = {}
+        self.rings: dict[int, InMemoryRing] = {}
 
     def ring(self, rank: int) -> "InMemoryRing":
-        return InMemoryRing(self, rank)
+        self.rings[rank] = InMemoryRing(self, rank)
+        return self.rings[rank]
 
     async def exchange(self, number: int, rank: int, tensors: list[Tensor]) -> list[list[Tensor]]:
         given = self._given.setdefault(number, [None] * self.size)
@@ -60,6 +67,7 @@ class InMemoryRing:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
         self.calls: list[str] = []
         self.state: Mapping[str, Any] = {}
+        self.tree_bytes = 1024
 
     async def _exchange(self, what: str, tensors: list[Tensor]) -> list[list[Tensor]]:
         self.calls.append(what)
@@ -85,12 +93,20 @@ class InMemoryRing:
         await self._exchange("barrier", [])
 
     def statistics(self) -> Statistics:
-        """As if every call had sent 1,000 bytes, all but those of gradients being encoded badly and slowly."""
+        """As if every call had sent 1,000 bytes to the next rank, all but those of gradients encoded badly and slowly.
+
+        What the rank before has sent has arrived, whether this one has called or not.
+        """
         others = sum(not call.startswith("gradients") for call in self.calls)
         gradients = len(self.calls) - others
         tallies = (CodecTally(raw_bytes=4 * gradients, wire_bytes=gradients), CodecTally(others, others))
         seconds = 0.5 * gradients + 100 * others
-        return Statistics(1000 * len(self.calls), codec_seconds=seconds, links=(Link(tallies),))
+        before = self.meeting.rings.get((self.rank - 1) % self.size, self)
+        link = Link((self.rank + 1) % self.size, 1000 * len(self.calls), tallies)
+        return Statistics((link,), 1000 * len(before.calls), codec_seconds=seconds)
+
+    def algorithm_for(self, nbytes: int) -> str:
+        return "tree" if nbytes <= self.tree_bytes else "ring"
 
     def state_dict(self) -> Mapping[str, Any]:
         return {"owed": torch.full((3,), float(self.rank))}

@@ -1,21 +1,29 @@
 import asyncio
+import errno
+import fcntl
 import os
 import resource
+import socket
+import struct
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from in_memory_ring import Meeting
-from torch import nn
 
 import ringwide
 from local_ring import on_every_rank
 from ringwide.errors import ConfigError
 from ringwide.training import checkpoint
-from ringwide.training.checkpoint import Checkpoints, latest
+from ringwide.training.checkpoint import Checkpoints, checkpoints_in, chosen_step
 from ringwide.training.config import TrainingConfig
 from ringwide.training.loop import train
 from ringwide.training.progress import Result, TrainingPlan
@@ -84,12 +92,22 @@ async def test_what_a_codec_owes_is_part_of_it(tmp_path: Path) -> None:
     whole = await run(TrainingConfig(**REMEMBERS, steps=12), tmp_path / "whole", **LOSSY)
     await run(TrainingConfig(**REMEMBERS, steps=10), tmp_path / "first", **LOSSY)
     part = tmp_path / "first" / "step-000000010.rank-1.pt"
-    state = torch.load(part, weights_only=True)
+    state = checkpoint.read(part)
     assert state["ring"]
     state["ring"] = {}
-    torch.save(state, part)
+    forge(part, state)
     went_on = await run(TrainingConfig(**REMEMBERS, steps=12), tmp_path / "second", tmp_path / "first", **LOSSY)
     assert went_on[0].fingerprint != whole[0].fingerprint
+
+
+def forge(part: Path, state: dict[str, Any]) -> None:
+    """Write another state of rank 1, as if it had been written with the checkpoint."""
+    del state["digest"]
+    model = part.with_name(part.name.replace(".rank-1", ""))
+    shared = checkpoint.read(model)
+    del shared["digest"]
+    shared["parts"][1] = checkpoint.write(part, state)
+    checkpoint.write(model, shared)
 
 
 async def test_the_last_few_are_kept(tmp_path: Path) -> None:
@@ -121,34 +139,142 @@ def cut(part: str) -> Callable[[Path], None]:
     return lambda directory: (directory / part).write_bytes((directory / part).read_bytes()[:-500])
 
 
+def flip(part: str) -> Callable[[Path], None]:
+    """One bit in the numbers of a tensor, which torch does not look at."""
+
+    def harm(directory: Path) -> None:
+        path = directory / part
+        content, largest = bytearray(path.read_bytes()), max(ZipFile(path).infolist(), key=lambda info: info.file_size)
+        name_length, extra_length = struct.unpack("<HH", content[largest.header_offset + 26 :][:4])
+        content[largest.header_offset + 30 + name_length + extra_length + largest.file_size // 2] ^= 1
+        path.write_bytes(content)
+        torch.load(path, weights_only=True)
+
+    return harm
+
+
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (remove("step-000000004.pt"), "no complete checkpoint to resume from"),
         (
             remove("step-000000004.rank-0.pt"),
-            r"step-000000004\.rank-0\.pt: the checkpoint cannot be read: No such file",
+            r"step-000000004\.rank-0\.pt: the checkpoint cannot be read: No such file or directory; that of",
         ),
         (overwrite("step-000000004.pt", b"hello"), r"step-000000004\.pt: not a complete checkpoint file"),
         (cut("step-000000004.pt"), r"step-000000004\.pt: not a complete checkpoint file"),
         (cut("step-000000004.rank-0.pt"), r"rank-0\.pt: not a complete checkpoint file"),
+        (flip("step-000000004.pt"), r"step-000000004\.pt: the checkpoint is damaged: its content is not what was wr"),
+        (flip("step-000000004.rank-0.pt"), r"step-000000004\.rank-0\.pt: the checkpoint is damaged"),
     ],
 )
-async def test_what_is_missing_or_broken_is_named(tmp_path: Path, harm: Callable[[Path], None], message: str) -> None:
-    await train(Meeting(1).ring(0), PLAIN, lambda _: None, checkpoints=Checkpoints(tmp_path, every_steps=9, keep=1))
+async def test_what_is_missing_or_broken_is_named_with_the_one_to_choose(
+    tmp_path: Path, harm: Callable[[Path], None], message: str
+) -> None:
+    await alone(PLAIN, tmp_path)
     harm(tmp_path)
-    with pytest.raises(ConfigError, match=message):
-        await train(Meeting(1).ring(0), LONGER, lambda _: None, resume=tmp_path)
+    with pytest.raises(ConfigError, match=message) as raised:
+        await train(Meeting(1).ring(0), LONGER, ignore, resume=tmp_path)
+    told, choice = str(raised.value).split(" --resume ")
+    assert told.endswith("that of step 2 is intact on all ranks: choose it with")
+    result = await train(Meeting(1).ring(0), LONGER, ignore, resume=Path(choice))
+    assert (result.steps, result.fingerprint) == (4, (await alone(LONGER, tmp_path / "whole")).fingerprint)
 
 
-# -- going on with something else
+async def test_without_another_one_it_is_said_to_start_again(tmp_path: Path) -> None:
+    await alone(PLAIN, tmp_path, keep=1)
+    flip("step-000000004.pt")(tmp_path)
+    with pytest.raises(ConfigError, match="no other checkpoint that all ranks can read: start again"):
+        await train(Meeting(1).ring(0), LONGER, ignore, resume=tmp_path)
+    remove("step-000000004.pt")(tmp_path)
+    with pytest.raises(ConfigError, match="no complete checkpoint to resume from"):
+        await train(Meeting(1).ring(0), LONGER, ignore, resume=tmp_path)
 
 
-async def refusal(config: TrainingConfig, resume: Path, **more: Any) -> str:
-    with pytest.raises(ConfigError) as raised:
-        await train(Meeting(1).ring(0), config, ignore, resume=resume, **more)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
+async def resumed(size: int, directory: Path, **more: Any) -> list[str]:
+    """What every rank is told that resumes from its part of the directory."""
+    meeting = Meeting(size)
+    ended = await asyncio.gather(
+        *(train(meeting.ring(rank), LONGER, ignore, resume=directory, **more) for rank in range(size)),
+        return_exceptions=True,
+    )
+    assert {type(each) for each in ended} == {ConfigError}
+    return [str(each) for each in ended]
+
+
+async def several(size: int, directory: Path, *, seed: int = 0) -> None:
+    meeting, config = Meeting(size), PLAIN.model_copy(update={"seed": seed})
+    checkpoints = [Checkpoints(directory, every_steps=1, keep=9) for _ in range(size)]
+    await asyncio.gather(
+        *(train(meeting.ring(rank), config, ignore, checkpoints=each) for rank, each in enumerate(checkpoints))
+    )
+
+
+async def test_all_ranks_hear_what_is_wrong_on_one_and_choose_what_all_have(tmp_path: Path) -> None:
+    await several(3, tmp_path)
+    flip("step-000000004.rank-2.pt")(tmp_path)
+    cut("step-000000003.rank-1.pt")(tmp_path)
+    (told, *others) = await resumed(3, tmp_path)
+    assert others == [told, told]
+    assert told.startswith(f"rank 2: {tmp_path / 'step-000000004.rank-2.pt'}: the checkpoint is damaged")
+    assert told.endswith(
+        f"; that of step 2 is intact on all ranks: choose it with --resume {tmp_path / 'step-000000002.pt'}"
+    )
+
+
+async def test_a_file_of_another_run_is_not_taken_for_ours(tmp_path: Path) -> None:
+    await several(2, tmp_path / "ours")
+    await several(2, tmp_path / "theirs", seed=1)
+    name = "step-000000004.rank-1.pt"
+    (tmp_path / "theirs" / name).replace(tmp_path / "ours" / name)
+    for told in await resumed(2, tmp_path / "ours"):
+        assert told.startswith(
+            f"rank 1: {tmp_path / 'ours' / name}: the file is of another run than the model of rank 0"
+        )
+
+
+@given(st.data())
+def test_whichever_bit_flips_the_content_is_the_same_or_it_is_refused(written: bytes, data: st.DataObject) -> None:
+    content = bytearray(written)
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with TemporaryDirectory() as directory:
+        path = Path(directory, "step-000000001.pt")
+        path.write_bytes(content)
+        try:
+            found = checkpoint.read(path)
+        except ConfigError:
+            return
+    assert torch.equal(found["tensor"], torch.arange(1000.0))
+    assert found["terms"] == {"rate": 0.1, "name": "x", "sizes": [1, 2]}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("written") / "step-000000001.pt"
+    checkpoint.write(path, {"tensor": torch.arange(1000.0), "terms": {"rate": 0.1, "name": "x", "sizes": [1, 2]}})
+    return path.read_bytes()
+
+
+def test_a_digest_tells_contents_apart() -> None:
+    contents = [
+        {"a": torch.zeros(2)},
+        {"a": torch.zeros(2, 1)},
+        {"a": torch.zeros(2, dtype=torch.int32)},
+        {"a": -torch.zeros(2)},
+        {"b": torch.zeros(2)},
+        {"a": [1, 2]},
+        {"a": [12]},
+        {"a": "1"},
+        {"a": 1},
+        {"a": 1.0},
+        {"a": True},
+        {"a": {"b": 1}},
+        {"a": torch.zeros(0)},
+        {"a": torch.tensor(0.0)},
+        {"a": torch.zeros(2, dtype=torch.bfloat16)},
+        {"a": torch.zeros(1, dtype=torch.complex64)},
+        {"a": torch.eye(2).to_sparse()},
+    ]
+    assert len({checkpoint.content_digest(content) for content in contents}) == len(contents)
 
 
 async def alone(config: TrainingConfig, directory: Path, *, keep: int = 9, **more: Any) -> Result:
@@ -158,61 +284,6 @@ async def alone(config: TrainingConfig, directory: Path, *, keep: int = 9, **mor
 
 def ignore(_: object) -> None:
     pass
-
-
-async def test_other_settings_are_refused(tmp_path: Path) -> None:
-    await alone(PLAIN, tmp_path)
-    told = await refusal(LONGER.model_copy(update={"batch_size": 50}), tmp_path)
-    assert "step-000000004.pt: written with training.batch_size: 100, this run has 50" in told
-
-
-async def test_other_settings_of_the_ring_are_refused(tmp_path: Path) -> None:
-    await alone(PLAIN, tmp_path, ring_settings={"codec": "int8", "lanes": 1})
-    told = await refusal(LONGER, tmp_path, ring_settings={"codec": "none", "lanes": 1})
-    assert "written with ring.codec: 'int8', this run has 'none'; use the same" in told
-
-
-@pytest.mark.parametrize("schedule", ["linear", "cosine"])
-async def test_an_end_that_moves_the_learning_rate_is_refused_with_the_cure(tmp_path: Path, schedule: str) -> None:
-    falling = PLAIN.model_copy(update={"schedule": schedule})
-    await alone(falling, tmp_path)
-    longer = falling.model_copy(update={"steps": 6})
-    told = await refusal(longer, tmp_path)
-    assert "decays until step 4, in this run it would decay until step 6; set training.decay_steps: 4" in told
-    cured = longer.model_copy(update={"decay_steps": 4})
-    assert (await train(Meeting(1).ring(0), cured, ignore, resume=tmp_path)).steps == 2
-
-
-async def test_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "changing_data.py").write_text(
-        "import torch\nVALUE = 1.0\n"
-        "def data(): return [(torch.full((8, 3), VALUE), torch.arange(8) % 2) for _ in range(2)]\n"
-    )
-    config = PLAIN.model_copy(update={"data": "changing_data:data", "batch_size": 2})
-    await alone(config, tmp_path / "kept")
-    monkeypatch.setattr("changing_data.VALUE", 2.0)
-    told = await refusal(config.model_copy(update={"steps": 6}), tmp_path / "kept")
-    assert "written with other data than training.data: 'changing_data:data' gives now" in told
-
-
-@pytest.mark.parametrize("steps", [3, 4])
-async def test_a_run_that_is_already_past_its_end_is_refused(tmp_path: Path, steps: int) -> None:
-    await alone(PLAIN, tmp_path)
-    told = await refusal(PLAIN.model_copy(update={"steps": steps}), tmp_path)
-    assert f"the checkpoint is of step 4, and this run would end after step {steps}: nothing is left to train" in told
-
-
-async def test_another_model_is_refused_by_its_first_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await alone(PLAIN, tmp_path)
-    for other, difference in (
-        (nn.Sequential(nn.Linear(64, 10)), "'0.weight' was float32 of shape (8, 64) then, and is"),
-        (nn.Linear(64, 10), "'weight' was not there then, and is float32 of shape (10, 64) in this run"),
-    ):
-        monkeypatch.setattr("ringwide.training.loop.build_model", lambda config, data, other=other: other)
-        assert difference in await refusal(LONGER, tmp_path)
 
 
 # -- directories
@@ -228,9 +299,10 @@ async def test_a_directory_with_checkpoints_of_another_run_is_refused_on_all_ran
         *(train(meeting.ring(rank), PLAIN, told.append, checkpoints=each) for rank, each in enumerate(checkpoints)),
         return_exceptions=True,
     )
-    for rank, error in enumerate(errors):
+    for error in errors:
         assert isinstance(error, ConfigError)
-        assert f"checkpoint.directory: {tmp_path / str(rank)}: already holds checkpoints (seen by rank 1)" in str(error)
+        where = f"rank 1: checkpoint.directory: {tmp_path / '1'}"
+        assert str(error).startswith(f"{where}: already holds checkpoints; name another")
     assert told == []
     assert sorted(os.listdir(tmp_path / "1")) == before
 
@@ -259,10 +331,10 @@ async def test_the_last_one_is_there_until_the_next_is_complete(
     meeting, seen = Meeting(2), []
     written = checkpoint.write
 
-    def write(path: Path, state: dict[str, Any]) -> None:
+    def write(path: Path, state: dict[str, Any]) -> str:
         if path.name == "step-000000004.pt":
             seen.extend(os.listdir(tmp_path))
-        written(path, state)
+        return written(path, state)
 
     monkeypatch.setattr(checkpoint, "write", write)
     await asyncio.gather(
@@ -278,7 +350,12 @@ def test_a_run_directory_is_understood(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     for name in ("step-000000002.pt", "step-000000010.pt", "step-000000011.rank-0.pt", "step-000000012.unfinished"):
         (tmp_path / "checkpoints" / name).touch()
-    assert latest(tmp_path) == tmp_path / "checkpoints" / "step-000000010.pt"
+    for named, step in (
+        (tmp_path, 10),
+        (tmp_path / "checkpoints", 10),
+        (tmp_path / "checkpoints/step-000000002.pt", 2),
+    ):
+        assert (checkpoints_in(named), chosen_step(named)) == (tmp_path / "checkpoints", step)
 
 
 async def test_a_disk_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -324,3 +401,108 @@ async def test_what_a_killed_rank_was_writing_is_removed_by_its_next_save(tmp_pa
         (tmp_path / name).touch()
     await alone(PLAIN, tmp_path)
     assert {name for name in os.listdir(tmp_path) if name.endswith(".unfinished")} == others
+
+
+# -- two runs
+
+
+def locks(directory: Path) -> list[str]:
+    return sorted(name for name in os.listdir(directory) if name.endswith(".lock"))
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+async def test_a_second_run_in_a_directory_hears_who_has_it(tmp_path: Path, resumes: bool) -> None:
+    """Also one that resumes from it: it would remove, and write over, what the first one writes."""
+    await several(2, tmp_path)
+    refusals: list[str] = []
+
+    async def second_run(message: object) -> None:
+        checkpoints = [Checkpoints(tmp_path, every_steps=1, keep=1) for _ in range(2)]
+        meeting = Meeting(2)
+        ended = await asyncio.gather(
+            *(
+                train(meeting.ring(rank), LONGER, ignore, checkpoints=each, resume=tmp_path if resumes else None)
+                for rank, each in enumerate(checkpoints)
+            ),
+            return_exceptions=True,
+        )
+        refusals.extend(map(str, ended))
+
+    meeting, first = Meeting(2), [Checkpoints(tmp_path, every_steps=1, keep=1) for _ in range(2)]
+
+    async def first_run(rank: int) -> None:
+        async with first[rank].claim(meeting.ring(rank), tmp_path):
+            await asyncio.sleep(0)
+            if rank == 0:
+                await second_run(None)
+
+    before = sorted(os.listdir(tmp_path))
+    await asyncio.gather(*map(first_run, range(2)))
+    assert len(refusals) == 2
+    for told in refusals:
+        assert told.startswith(
+            f"rank 0: checkpoint.directory: {tmp_path}: another run writes its checkpoints there: process "
+        )
+        assert f"process {os.getpid()} on {socket.gethostname()}, since " in told
+        assert "wait for its end, or name another directory" in told
+    assert sorted(os.listdir(tmp_path)) == before  # neither a lock nor a file of the second
+
+
+async def test_a_lock_whose_process_is_dead_is_free(tmp_path: Path) -> None:
+    await alone(PLAIN, tmp_path)
+    code = (
+        "import fcntl, os, sys\n"
+        "file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
+        "fcntl.flock(file, fcntl.LOCK_EX)\n"
+        "print(os.write(file, b'process 1 on another-host'), flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    how = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+    other = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(tmp_path / "rank-0.lock"), **how)
+    assert other.stdout is not None
+    await other.stdout.readline()
+    with pytest.raises(ConfigError, match="another run writes its checkpoints there: process 1 on another-host; wait"):
+        await alone(LONGER, tmp_path, resume=tmp_path)
+    other.kill()
+    await other.wait()
+    assert locks(tmp_path) == ["rank-0.lock"]  # left behind, with the name of a dead process
+    assert (await alone(LONGER, tmp_path, resume=tmp_path)).steps == 2
+    assert locks(tmp_path) == []
+
+
+def test_a_lock_that_is_removed_while_it_is_opened_is_not_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between open and flock its holder ends, and a third process makes a new one."""
+    third, flock, calls = checkpoint.DirectoryLock(tmp_path), fcntl.flock, []
+
+    def meanwhile(file: int, how: int) -> None:
+        calls.append(file)
+        if len(calls) == 1:
+            (tmp_path / "rank-0.lock").unlink()
+            third.take(0)
+        flock(file, how)
+
+    monkeypatch.setattr(checkpoint.fcntl, "flock", meanwhile)
+    with pytest.raises(ConfigError, match="another run writes its checkpoints there"):
+        checkpoint.DirectoryLock(tmp_path).take(0)
+    third.release()
+
+
+def test_a_file_system_without_locks_is_used_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def flock(file: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(checkpoint.fcntl, "flock", flock)
+    lock = checkpoint.DirectoryLock(tmp_path)
+    lock.take(0)
+    lock.release()
+    assert f"{tmp_path}: not locked against other runs: No locks available" in caplog.text
+
+
+async def test_who_goes_back_removes_what_lies_ahead_first(tmp_path: Path) -> None:
+    await alone(PLAIN.model_copy(update={"steps": 8}), tmp_path, keep=9)  # 2, 4, 6, 8
+    await alone(LONGER, tmp_path, keep=3, resume=tmp_path / "step-000000004.pt")
+    assert sorted(checkpoint.complete_steps(tmp_path)) == [2, 4, 6]

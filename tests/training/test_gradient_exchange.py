@@ -14,7 +14,7 @@ from in_memory_ring import Meeting
 from torch import nn
 
 from ringwide.training.gradient_exchange import Busy, Compute, Overlapped, Plain
-from ringwide.training.learner import FlatBucket, flatten
+from ringwide.training.optimizers import FlatBucket, flatten
 
 PATIENCE_SECONDS = 60
 KINDS = [Plain, Overlapped]
@@ -40,6 +40,15 @@ def backward(weights: Sequence[nn.Parameter], order: Sequence[int], value: float
         (weights[index] * value).sum().backward()
 
 
+def whole_pass(weights: Sequence[nn.Parameter]) -> Compute:
+    def compute(completes: Callable[[], None]) -> float:
+        completes()
+        backward(weights, range(len(weights)))
+        return 0.0
+
+    return compute
+
+
 class Slow:
     """A ring whose collectives wait to be let through. Tells what began, in order, and what was cancelled."""
 
@@ -61,6 +70,16 @@ class Slow:
             self.cancelled.append(bucket)
             raise
         return tensors
+
+    async def overlapped(self, weights: Sequence[nn.Parameter], buckets: Sequence[FlatBucket]) -> Overlapped:
+        """An exchange over this ring after its first pass, in which nothing travels early."""
+        exchange = Overlapped(self, buckets)
+        self.open.set()
+        await exchange.average(whole_pass(weights))
+        self.open.clear()
+        self.something_began.clear()
+        self.began.clear()
+        return exchange
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +174,9 @@ async def order_of_travel(order: Sequence[int], count: int, together: int) -> li
         return 0.0
 
     try:
+        await exchange.average(whole_pass(weights))
+        ring.calls.clear()
+        ring.meeting = Meeting(1)
         await exchange.average(compute)
     finally:
         exchange.close()
@@ -181,7 +203,7 @@ async def test_a_bucket_travels_as_soon_as_it_is_whole_and_those_before_it_are()
         assert go_on.wait(PATIENCE_SECONDS)
         return 0.0
 
-    exchange = Overlapped(ring, buckets)
+    exchange = await ring.overlapped(weights, buckets)
     running = asyncio.ensure_future(exchange.average(compute))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await ring.something_began.wait()  # while the pass goes on
@@ -236,7 +258,7 @@ def fails_late(weights: Sequence[nn.Parameter], go_on: threading.Event) -> Compu
 async def test_an_error_in_the_backward_pass_ends_what_travels_already() -> None:
     weights, buckets = made(3)
     ring, go_on = Slow(), gate()
-    exchange = Overlapped(ring, buckets)
+    exchange = await ring.overlapped(weights, buckets)
     running = asyncio.ensure_future(exchange.average(fails_late(weights, go_on)))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await ring.something_began.wait()
@@ -251,7 +273,7 @@ async def test_an_error_right_after_a_bucket_is_whole_leaves_nothing_half_begun(
     weights, buckets = made(3)
     ring, go_on = Slow(), gate()
     go_on.set()
-    exchange = Overlapped(ring, buckets)
+    exchange = await ring.overlapped(weights, buckets)
     with pytest.raises(ZeroDivisionError):
         await exchange.average(fails_late(weights, go_on))
     exchange.close()
@@ -270,7 +292,7 @@ async def test_after_a_cancellation_nothing_starts_though_the_pass_goes_on() -> 
         over.set()
         return 0.0
 
-    exchange = Overlapped(ring, buckets)
+    exchange = await ring.overlapped(weights, buckets)
     running = asyncio.ensure_future(exchange.average(compute))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await ring.something_began.wait()
@@ -308,7 +330,7 @@ async def test_it_leaves_the_interpreter_the_threads_and_the_model_as_it_found_t
     exchange.close()
     assert sys.getswitchinterval() == before
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ringwide-backward")]
-    exchange._complete = True
+    exchange._pass.complete_from_now()
     backward(weights, [0, 1])
     await asyncio.sleep(0)
     assert ring.began == names(0, 1)  # by that one step, not by what came after
@@ -387,7 +409,7 @@ async def test_hidden_is_what_travelled_while_the_pass_went_on(monkeypatch: pyte
         backward(weights, [1])
         return 0.0
 
-    exchange = Overlapped(ring, buckets)
+    exchange = await ring.overlapped(weights, buckets)
     for step in (1, 2):
         running = asyncio.ensure_future(exchange.average(compute))
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -114,7 +114,20 @@ def test_the_batch_that_completes_the_gradients_is_announced_before_it(accumulat
 
     model = Counting(FEATURES, CLASSES)
     learner(model).backward(share_of(0, 1, 4, accumulate), lambda: announced.append(model.batches))
-    assert (announced, model.batches) == ([accumulate - 1], accumulate)
+    assert (announced, model.batches) == ([accumulate], accumulate)
+
+
+def test_a_last_batch_in_which_nothing_counts_is_not_announced() -> None:
+    features, labels = DATA.train.batch(torch.arange(4))
+    labels[2:] = -100
+    data = Data(train=TensorSamples(features, labels), test=DATA.test, inputs=(FEATURES,), outputs=CLASSES)
+    one, announced = learner(linear(), data=data), []
+    first, last = torch.tensor([0, 1]), torch.tensor([2, 3])
+    one.backward(SampleShare((first, last), total=4, samples=4), lambda: announced.append("early"))
+    assert not announced
+    assert one.buckets[0].gradients.any()
+    one.backward(SampleShare((last, first), total=4, samples=4), lambda: announced.append("in time"))
+    assert announced == ["in time"]
 
 
 # -- evaluation
@@ -124,24 +137,25 @@ def test_the_batch_that_completes_the_gradients_is_announced_before_it(accumulat
 def test_parts_of_the_held_out_samples_add_up_to_the_whole(size: int) -> None:
     one = learner(linear())
     parts = [one.evaluate(range(rank * TEST // size, (rank + 1) * TEST // size)) for rank in range(size)]
-    loss, right, judged = (math.fsum(column) for column in zip(*parts, strict=True))
+    loss, weight, right, judged = (math.fsum(column) for column in zip(*parts, strict=True))
     with torch.no_grad():
         outputs = one.model(DATA.test.features)
     expected = nn.functional.cross_entropy(outputs, DATA.test.labels, reduction="sum").item()
     assert loss == pytest.approx(expected, rel=1e-5)
+    assert weight == TEST
     assert (right, judged) == ((outputs.argmax(1) == DATA.test.labels).sum(), TEST)
 
 
 def test_nothing_to_look_at_is_nothing_found() -> None:
-    assert learner(linear()).evaluate(range(3, 3)) == (0.0, 0.0, 0)
+    assert learner(linear()).evaluate(range(3, 3)) == (0.0, 0.0, 0, 0)
 
 
 def test_what_has_no_classes_is_not_judged() -> None:
     numbers = TensorSamples(torch.ones(4, FEATURES), torch.ones(4, 1))
     data = Data(train=numbers, test=numbers, inputs=(FEATURES,), outputs=1)
-    loss, right, judged = learner(nn.Linear(FEATURES, 1), data=data, loss="mse").evaluate(range(4))
+    loss, weight, right, judged = learner(nn.Linear(FEATURES, 1), data=data, loss="mse").evaluate(range(4))
     assert loss > 0
-    assert (right, judged) == (0.0, 0)
+    assert (weight, right, judged) == (4, 0, 0)
 
 
 def test_looking_at_a_model_changes_nothing_of_it() -> None:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import ringwide
 from local_ring import on_every_rank
-from ringwide.errors import ConfigError
-from ringwide.training.checkpoint import Checkpoints, latest
+from ringwide.errors import ConfigError, RingwideError
+from ringwide.training.checkpoint import Checkpoints, chosen_step, model_path
 from ringwide.training.config import TrainingConfig
 from ringwide.training.loop import train
 from ringwide.training.progress import Evaluation, Progress, Result, StopRequest, TrainingPlan
@@ -37,7 +37,7 @@ async def parameters_after(size: int, config: TrainingConfig, directory: Path) -
         await train(ring, config, ignore, checkpoints=Checkpoints(directory, every_steps=NOT_AN_END, keep=1))
 
     await on_every_rank(size, act)
-    return torch.load(latest(directory), weights_only=True)["model"]
+    return torch.load(model_path(directory, chosen_step(directory)), weights_only=True)["model"]
 
 
 # -- it really trains
@@ -73,13 +73,13 @@ async def test_the_ranks_end_with_the_same_parameters() -> None:
     assert len({(result.test_loss, result.test_accuracy) for result in results}) == 1
 
 
-async def test_ranks_that_never_hear_of_rank_0_end_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ranks_that_never_hear_of_rank_0_end_after_their_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lost(self: InMemoryRing, tensors: object, root: int = 0) -> object:
         return tensors
 
     monkeypatch.setattr(InMemoryRing, "broadcast", lost)
-    results = await trained(2, SHORT)
-    assert results[0].fingerprint != results[1].fingerprint
+    with pytest.raises(RingwideError, match=r"after step 1 parameter '2\.bias' .* of rank 1 differs"):
+        await trained(2, SHORT)
 
 
 async def test_training_learns() -> None:
@@ -158,6 +158,22 @@ async def test_only_what_training_sends_and_encodes_is_counted(tmp_path: Path) -
     assert result.codec_seconds == 0.5 * 8 + 100 * beats
 
 
+@pytest.mark.parametrize("evaluate_every_steps", [None, 2])
+@pytest.mark.parametrize("size", [2, 3])
+async def test_what_some_have_sent_the_others_have_received(size: int, evaluate_every_steps: int | None) -> None:
+    """A rank may send what comes after the training, or after a pause, before another has begun to count that."""
+    config = TrainingConfig(
+        model="linear", data="clusters", batch_size=64, steps=5, evaluate_every_steps=evaluate_every_steps
+    )
+
+    async def act(ring: ringwide.Ring) -> Result:
+        return await train(ring, config, ignore)
+
+    for results in await on_every_rank(size, act, same_host="tcp"), await trained(size, config):
+        assert sum(result.bytes_sent for result in results) > 0
+        assert sum(result.bytes_sent for result in results) == sum(result.bytes_received for result in results)
+
+
 async def test_what_was_evaluated_after_the_last_step_is_not_evaluated_again() -> None:
     told: list[Any] = []
     config = TrainingConfig(hidden_sizes=(), batch_size=720, steps=4, evaluate_every_steps=2)
@@ -226,6 +242,84 @@ async def test_a_signal_on_one_rank_stops_all_after_the_same_step() -> None:
     )
     assert len({result.steps for result in results}) == 1
     assert {result.stopped_by for result in results} == {15}
+
+
+# -- clipping, and losses that weigh
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("codec", ["none", "int8"])
+async def test_clipped_gradients_are_the_same_on_all_ranks(codec: str, overlap: bool) -> None:
+    config = TrainingConfig(
+        hidden_sizes=(24,), batch_size=30, steps=12, overlap=overlap, bucket_bytes=2048, clip_norm=0.3
+    )
+    settings = {"codec": codec, "allow_lossy": True, "threshold_bytes": 0, "algorithm": "ring"}
+
+    async def act(ring: ringwide.Ring) -> tuple[Result, list[float | None]]:
+        told: list[Any] = []
+        result = await train(ring, config, told.append)
+        return result, [step.gradient_norm for told in told if isinstance(told, Progress) for step in told.steps]
+
+    (first, norms), *others = await on_every_rank(3, act, **(settings if codec != "none" else {}))
+    assert {result.fingerprint for result, _ in others} == {first.fingerprint}
+    assert all(theirs == norms for _, theirs in others)
+    assert max(norms) > 0.3
+    assert first.network_seconds > 0
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+async def test_a_norm_that_is_not_finite_ends_all_ranks_before_the_step(
+    monkeypatch: pytest.MonkeyPatch, overlap: bool
+) -> None:
+    models = [nn.Linear(64, 10) for _ in range(2)]
+    handed = iter(models)
+    monkeypatch.setattr("ringwide.training.loop.build_model", lambda config, data: next(handed))
+    monkeypatch.setattr(torch.nn.functional, "cross_entropy", lambda outputs, *_, **__: outputs.sum() * math.inf)
+    meeting, config = Meeting(2), TrainingConfig(model="linear", steps=3, overlap=overlap, clip_norm=1.0)
+    errors = await asyncio.gather(
+        *(train(meeting.ring(rank), config, ignore) for rank in range(2)), return_exceptions=True
+    )
+    for error in errors:
+        assert isinstance(error, ConfigError)
+        assert "training.clip_norm: 1: in step 1 the norm of the gradients is " in str(error)
+    assert all(parameter.isfinite().all() for model in models for parameter in model.parameters())
+
+
+LOSSES = """
+from torch.nn.functional import cross_entropy
+calls = 0
+def plain(outputs, targets): return cross_entropy(outputs, targets)
+def weighed(outputs, targets): return cross_entropy(outputs, targets), len(targets)
+def fickle(outputs, targets):
+    global calls
+    calls += 1
+    return weighed(outputs, targets) if calls > 1 else plain(outputs, targets)
+"""
+
+
+@pytest.fixture
+def _losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "loop_losses.py").write_text(LOSSES)
+
+
+@pytest.mark.usefixtures("_losses")
+async def test_only_a_loss_that_weighs_costs_a_collective_for_every_step() -> None:
+    config, fingerprints = TrainingConfig(model="linear", batch_size=100, steps=5), set()
+    others = 7  # to compare settings; parameters, after steps 1, 2, 4 and 5; at the end traffic; and to evaluate
+    for loss, gathers in ("cross_entropy", 0), ("loop_losses:plain", 1), ("loop_losses:weighed", 5):
+        ring = Meeting(1).ring(0)
+        result = await train(ring, config.model_copy(update={"loss": loss}), ignore)
+        assert ring.calls.count("all_gather") == others + gathers, loss
+        fingerprints.add(result.fingerprint)
+        assert 0 < result.loss < 3
+    assert len(fingerprints) == 1
+
+
+@pytest.mark.usefixtures("_losses")
+async def test_a_loss_that_begins_to_weigh_later_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"'loop_losses:fickle': returned a weight, but none in the first step"):
+        await trained(1, TrainingConfig(model="linear", steps=5, loss="loop_losses:fickle"))
 
 
 # -- models that keep something beside what they learn

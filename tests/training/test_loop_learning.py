@@ -20,7 +20,8 @@ def learnt(steps: int, **settings: Any) -> tuple[float, float]:
     """Loss and accuracy on the held-out samples."""
     config = TrainingConfig.model_validate({"steps": steps, **settings})
     torch.manual_seed(config.seed)
-    data, loss_of = load_data(config), loss_function(config)
+    data = load_data(config)
+    loss_of = loss_function(config, data).of
     model = build_model(config, data)
     parameters = list(model.parameters())
     for parameter in parameters:
@@ -38,9 +39,8 @@ def learnt(steps: int, **settings: Any) -> tuple[float, float]:
     inputs, targets = data.test.batch(torch.arange(min(512, len(data.test))))
     with torch.no_grad():
         outputs = model.eval()(inputs)
-    right = correct(outputs, targets)
-    assert right is not None
-    return loss_of(outputs, targets).item(), right / len(targets)
+    right, judged = correct(outputs, targets)
+    return loss_of(outputs, targets).item(), right / judged
 
 
 def test_a_linear_model_tells_the_clusters_apart() -> None:

@@ -61,7 +61,7 @@ def test_no_samples_give_gradients_of_zero(settings: dict[str, Any], data: Data)
     model = built(settings, data)
     inputs, targets = data.train.batch(torch.arange(0))
     targets = targets if data is not TEXT else torch.zeros(0, 16, dtype=torch.int64)
-    loss_function(TrainingConfig.model_validate(settings))(model(inputs), targets).backward()
+    loss_function(TrainingConfig.model_validate(settings), data).of(model(inputs), targets).backward()
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
 
 
@@ -100,7 +100,7 @@ def test_the_transformer_cannot_see_what_comes() -> None:
 def test_the_transformer_starts_by_guessing_and_ties_its_head() -> None:
     model = built(SMALL, TEXT)
     inputs = torch.randint(0, 128, (4, 16))
-    loss = loss_function(TrainingConfig())(model(inputs), torch.randint(0, 128, (4, 16)))
+    loss = loss_function(TrainingConfig(), TEXT).of(model(inputs), torch.randint(0, 128, (4, 16)))
     assert loss.item() == pytest.approx(math.log(128), rel=0.05)
     assert model.head.weight is model.characters.weight
     names = [name for name, _ in model.named_parameters()]
@@ -197,7 +197,7 @@ load_data(TrainingConfig(data="digits"))
 data = load_data(config)
 model = build_model(config, data)
 inputs, targets = data.train.batch(torch.arange(8))
-loss_function(config)(model(inputs), targets).backward()
+loss_function(config, data).of(model(inputs), targets).backward()
 parameters = list(model.parameters())
 make_optimizer(config, parameters, [parameter.grad for parameter in parameters]).step(0.1)
 print(*sorted({"sklearn", "scipy", "torch._dynamo", "sympy"} & set(sys.modules)))

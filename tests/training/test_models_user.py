@@ -1,3 +1,4 @@
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,9 +9,12 @@ from torch import nn
 
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
+from ringwide.training.data_sources import load_data
+from ringwide.training.learner import Learner
 from ringwide.training.loop import train
-from ringwide.training.models import forward_of
+from ringwide.training.models import build_model, forward_of
 from ringwide.training.progress import Result
+from ringwide.training.samples import SampleShare
 
 MODELS = """
 import sys
@@ -39,6 +43,24 @@ def nothing(): return Own(lambda outputs: None)
 def detached(): return Own(torch.detach)
 def best(): return Own(lambda outputs: outputs.argmax(dim=-1))
 def normed(): return nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10))
+def lazy(): return nn.Sequential(nn.LazyLinear(12), nn.LazyBatchNorm1d(), nn.LazyLinear(10))
+
+class Unused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.spare = nn.Linear(64, 10), nn.LazyLinear(3)
+
+    def forward(self, inputs):
+        return self.layer(inputs)
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.turned = nn.Parameter(torch.randn(64, 10, dtype=torch.complex64) / 8)
+        self.shift = nn.Parameter(torch.zeros(10))
+
+    def forward(self, inputs):
+        return (inputs.to(torch.complex64) @ self.turned).abs() + self.shift
 """
 
 
@@ -101,3 +123,55 @@ def test_a_model_that_is_only_looked_at_needs_no_gradients() -> None:
     forward = forward_of(TrainingConfig(model="own_models:normed"), nn.Linear(2, 2))
     with torch.no_grad():
         assert forward(torch.ones(1, 2)).shape == (1, 2)
+
+
+# -- parameters without a shape, and complex ones
+
+
+async def test_lazy_layers_take_their_shapes_from_the_first_sample(trained: Callable[..., object]) -> None:
+    result = await trained("lazy", epochs=4, batch_size=100, drop_last=True)
+    assert result.test_accuracy > 0.8
+
+
+def test_looking_for_shapes_changes_no_statistics() -> None:
+    config = TrainingConfig(model="own_models:lazy")
+    model = build_model(config, load_data(config))
+    assert model.training
+    assert model[1].training
+    assert model[1].running_mean.tolist() == [0.0] * 12
+    assert int(model[1].num_batches_tracked) == 0
+
+
+async def test_a_lazy_layer_that_is_not_used_is_named(trained: Callable[..., object]) -> None:
+    with pytest.raises(ConfigError, match=r"own_models:Unused': 'spare.weight' has no shape yet, because its forward"):
+        await trained("Unused", steps=1)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind", "more"),
+    [
+        ("sgd", torch.optim.SGD, {"momentum": 0.9}),
+        ("adam", torch.optim.Adam, {}),
+        ("adamw", torch.optim.AdamW, {}),
+    ],
+    ids=["sgd", "adam", "adamw"],
+)
+async def test_complex_parameters_learn_as_in_plain_torch(
+    optimizer: str, kind: type, more: dict[str, float], trained: Callable[..., object]
+) -> None:
+    config = TrainingConfig(model="own_models:Complex", optimizer=optimizer, learning_rate=0.01, weight_decay=0.01)
+    data = load_data(config)
+    model = build_model(config, data)
+    one = Learner(config, data, copy.deepcopy(model), size=1)
+    theirs = kind(model.parameters(), lr=0.01, weight_decay=0.01, **more)
+    share = SampleShare((torch.arange(50),), total=50, samples=50)
+    for _ in range(5):
+        one.backward(share, lambda: None)
+        one.optimizer.step(0.01)
+        theirs.zero_grad()
+        inputs, targets = data.train.batch(torch.arange(50))
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        theirs.step()
+    for ours, other in zip(one.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours, other)
+    assert (await trained("Complex", optimizer=optimizer, steps=3, learning_rate=0.01)).steps == 3

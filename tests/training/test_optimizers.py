@@ -1,11 +1,13 @@
+import math
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
-from ringwide.training.optimizers import Optimizer, make_optimizer
+from ringwide.training.optimizers import Optimizer, clip_factor, flatten, make_optimizer, squares_of_part
 
 SHAPES = [(50,), (7, 3), (1000,)]
 SETTINGS: list[dict[str, Any]] = [
@@ -85,3 +87,34 @@ def test_parameters_that_want_gradients_can_be_moved() -> None:
     make_optimizer(TrainingConfig(momentum=0.0), [parameter], [gradient]).step(0.5)
     assert parameter.tolist() == [0.5] * 3
     assert parameter.requires_grad
+
+
+# -- clipping
+
+
+@pytest.mark.parametrize("limit", [0.1, 3.0, 1e6])
+def test_gradients_are_clipped_as_torch_clips_them(limit: float) -> None:
+    model = nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 3)).double()
+    buckets = flatten(model, 200)
+    assert len(buckets) > 1
+    for bucket in buckets:
+        bucket.gradients.copy_(torch.randn_like(bucket.gradients))
+    norm = math.sqrt(math.fsum(squares_of_part(buckets, rank, 4) for rank in range(4)))
+    ours = [bucket.gradients * clip_factor(norm, limit, step=1) for bucket in buckets]
+    assert nn.utils.clip_grad_norm_(model.parameters(), limit).item() == pytest.approx(norm, rel=1e-12)
+    torch.testing.assert_close([bucket.gradients for bucket in buckets], ours)
+
+
+def test_squares_of_float32_do_not_overflow() -> None:
+    model = nn.Linear(4, 1, bias=False)
+    buckets = flatten(model, 1024)
+    buckets[0].gradients.fill_(1e30)
+    assert squares_of_part(buckets, 0, 1) == pytest.approx(4e60)
+
+
+@pytest.mark.parametrize("norm", [math.nan, math.inf])
+def test_a_norm_that_is_not_finite_is_one_sentence(norm: float) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"training.clip_norm: 0.5: in step 7 the norm of the gradients is {norm}, which"
+    ):
+        clip_factor(norm, 0.5, step=7)

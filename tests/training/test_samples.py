@@ -41,3 +41,10 @@ def test_equal_data_have_equal_fingerprints() -> None:
 )
 def test_any_difference_shows_in_the_fingerprint(other: Data) -> None:
     assert other.fingerprint() != data().fingerprint()
+
+
+def test_samples_know_their_targets() -> None:
+    samples = TensorSamples(FEATURES, torch.tensor([0, -100, 2, 3]))
+    assert samples.has_target(-100)
+    assert not samples.has_target(1)
+    assert not TensorSamples(FEATURES, torch.full((4,), -100.0)).has_target(-100)

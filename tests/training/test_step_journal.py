@@ -13,8 +13,8 @@ class Wire:
         self.sent, self.received, self.raw, self.wire, self.codec_seconds = 1000, 500, 4000, 1000, 3.0
 
     def __call__(self) -> Statistics:
-        link = Link((CodecTally(self.raw, self.wire),))
-        return Statistics(self.sent, self.received, self.codec_seconds, (link,))
+        link = Link(1, self.sent, (CodecTally(self.raw, self.wire),))
+        return Statistics((link,), self.received, self.codec_seconds)
 
 
 def step(number: int, *, epoch: int = 0, loss: float = 1.0, samples: int = 4) -> TrainingStep:
@@ -61,7 +61,7 @@ def test_what_was_done_is_summed_and_only_what_training_sent_counts(told: list[A
     journal.enter(step(2, samples=5), batches=1)
     wire.sent, wire.received = 1700, 900
     assert (journal.steps, journal.batches, journal.samples) == (2, 3, 13)
-    assert journal.traffic() == Traffic(bytes_sent=700, bytes_received=400)
+    assert journal.traffic() == Traffic({1: 700}, bytes_received=400)
 
 
 def test_the_codecs_work_before_training_and_in_its_rests_does_not_count(told: list[Any]) -> None:
@@ -72,7 +72,7 @@ def test_the_codecs_work_before_training_and_in_its_rests_does_not_count(told: l
     with journal.paused():
         wire.sent, wire.received, wire.raw, wire.wire, wire.codec_seconds = 5000, 5000, 9600, 6300, 9.5
     wire.sent, wire.raw, wire.wire, wire.codec_seconds = 5100, 9700, 6350, 9.75
-    assert journal.traffic() == Traffic(100, 0, raw_bytes=700, wire_bytes=350, codec_seconds=0.75)
+    assert journal.traffic() == Traffic({1: 100}, 0, raw_bytes=700, wire_bytes=350, codec_seconds=0.75)
     assert journal.traffic().compression_ratio == 2.0
 
 

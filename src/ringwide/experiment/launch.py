@@ -136,8 +136,12 @@ def _check_resume(resume: Path, variants: Sequence[Variant]) -> None:
         raise ConfigError(
             f"--resume {resume}: a sweep cannot be resumed; resume one of its runs, with --set sweep={{}}"
         )
-    if not resume.is_dir():
-        raise ConfigError(f"--resume {resume}: there is no such directory; name that of a run, as in runs/NAME-TIME")
+    named = resume.is_file() and resume.match("step-*.pt") and not resume.match("*.rank-*")
+    if not resume.is_dir() and not named:
+        raise ConfigError(
+            f"--resume {resume}: there is no such {'checkpoint' if resume.suffix == '.pt' else 'directory'}; name that"
+            " of a run, as in runs/NAME-TIME, or a whole checkpoint in it, as in .../checkpoints/step-000000200.pt"
+        )
 
 
 async def _run_one(launch: Launch, variant: Variant) -> RunOutcome:

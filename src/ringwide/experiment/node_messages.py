@@ -21,6 +21,7 @@ KINDS: dict[str, type[Message]] = {
 NAME_OF = {kind: name for name, kind in KINDS.items()}
 STEP_FIELDS = tuple(field.name for field in fields(TrainingStep))
 WHOLE_FIELDS = {field.name for field in fields(TrainingStep) if field.type is int}
+OPTIONAL_FIELDS = {field.name for field in fields(TrainingStep) if field.default is None}
 
 
 def encode(message: Message) -> str:
@@ -43,9 +44,15 @@ def decode(line: str) -> Message | None:
 
 def _encode_progress(progress: Progress) -> str:
     """Formatted by hand: `json` would take five times as long, and this runs for every step."""
-    columns = ",".join(f'"{name}":[{_column(progress.steps, name)}]' for name in STEP_FIELDS)
+    names = [name for name in STEP_FIELDS if name not in OPTIONAL_FIELDS or _are_known(progress.steps, name)]
+    columns = ",".join(f'"{name}":[{_column(progress.steps, name)}]' for name in names)
     sums = f'"bytes_sent":{progress.bytes_sent},"bytes_received":{progress.bytes_received}'
     return f'{{"kind":"progress",{sums},"steps":{{{columns}}}}}'
+
+
+def _are_known(steps: Sequence[TrainingStep], name: str) -> bool:
+    """Whether an optional field has numbers: it has one in every step of a run, or in none."""
+    return bool(steps) and getattr(steps[0], name) is not None
 
 
 def _column(steps: Sequence[TrainingStep], name: str) -> str:
@@ -64,6 +71,7 @@ def as_json(numbers: str) -> str:
 
 
 def _steps(columns: dict[str, list[Any]]) -> tuple[TrainingStep, ...]:
-    if set(columns) != set(STEP_FIELDS):
+    if not set(STEP_FIELDS) - OPTIONAL_FIELDS <= set(columns) <= set(STEP_FIELDS):
         raise ValueError("not the fields of a step")
-    return tuple(TrainingStep(*row) for row in zip(*(columns[name] for name in STEP_FIELDS), strict=True))
+    names = [name for name in STEP_FIELDS if name in columns]  # optional ones are the last
+    return tuple(TrainingStep(*row) for row in zip(*(columns[name] for name in names), strict=True))

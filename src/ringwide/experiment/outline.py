@@ -96,8 +96,8 @@ def _values(key: str, variants: Sequence[Variant]) -> list[Any]:
 def plan_of(config: ExperimentConfig) -> TrainingPlan:
     """Plan that the nodes will report, made without starting them."""
     from ringwide.training.data_sources import load_data
-    from ringwide.training.learner import flatten
     from ringwide.training.models import build_model
+    from ringwide.training.optimizers import flatten
     from ringwide.training.samples import Course
 
     data = load_data(config.training)

@@ -11,7 +11,7 @@ from ringwide.observe.statistics import resident_bytes
 
 _before = resident_bytes()
 importlib.import_module("torch")
-OF_TORCH = resident_bytes() - _before
+OF_TORCH = max(0, resident_bytes() - _before)  # less than none if others give memory back meanwhile
 
 for name in (
     "uvloop",

@@ -188,10 +188,11 @@ def _with_nulls(lines: str) -> str:
 
 def _line(rank: int, step: TrainingStep) -> str:
     """Formatted by hand: `json` would take five times as long, and this runs for every step of every node."""
+    norm = "" if step.gradient_norm is None else f', "gradient_norm": {step.gradient_norm:.7g}'
     return (
         f'{{"node": {rank}, "step": {step.number}, "epoch": {step.epoch}, "seconds": {step.seconds:.7g},'
         f' "loss": {step.loss:.7g}, "samples": {step.samples}, "learning_rate": {step.learning_rate:.7g},'
-        f' "network_seconds": {step.network_seconds:.7g}, "hidden_seconds": {step.hidden_seconds:.7g}}}\n'
+        f' "network_seconds": {step.network_seconds:.7g}, "hidden_seconds": {step.hidden_seconds:.7g}{norm}}}\n'
     )
 
 

@@ -252,10 +252,11 @@ class LogFile:
 
 
 def _step_line(step: TrainingStep) -> str:
+    norm = "" if step.gradient_norm is None else f" gradient_norm={step.gradient_norm:.6g}"
     return (
         f"step={step.number} epoch={step.epoch} seconds={step.seconds:.4f} loss={step.loss:.5f} samples={step.samples}"
         f" learning_rate={step.learning_rate:.6g} network_ms={step.network_seconds * 1e3:.3f}"
-        f" hidden_ms={step.hidden_seconds * 1e3:.3f}\n"
+        f" hidden_ms={step.hidden_seconds * 1e3:.3f}{norm}\n"
     )
 
 

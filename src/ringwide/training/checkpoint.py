@@ -4,28 +4,37 @@ A checkpoint of step n consists of one file per rank, `step-n.rank-r.pt`, with t
 feedback of lossy codecs, the model's buffers, its random number generators), and one of rank 0, `step-n.pt`, with the
 model and the optimizer. Rank 0 writes its file when all others are on disk, so its presence means that the checkpoint
 is complete. Machines need not share a disk: each rank reads its own file, and gets the model from rank 0 over the
-ring.
+ring. Every file carries a digest of its content, and that of rank 0 also those of all others, so that a damaged file,
+or one of another run, is not taken for what was written. A lock keeps other runs from writing to the same directory.
 """
 
 import asyncio
+import errno
+import fcntl
+import hashlib
+import logging
 import os
 import random
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy
 import torch
+from torch import Tensor
 
 from ringwide.errors import ConfigError
-from ringwide.training.learner import Learner
-from ringwide.training.resume_check import ResumeSettings, require_equal_models, require_same_settings
+from ringwide.training.agreement import gather_bytes, together
+from ringwide.training.learner import Learner, memory_of
 from ringwide.training.samples import Position
 
-FORMAT = 3
+logger = logging.getLogger("ringwide.training")
+FORMAT = 4
 
 
 class StatefulRing(Protocol):
@@ -38,6 +47,7 @@ class StatefulRing(Protocol):
     async def all_gather(self, tensor: Any) -> list[Any]: ...
     def state_dict(self) -> Mapping[str, Any]: ...
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def algorithm_for(self, nbytes: int) -> str: ...
 
 
 class Checkpoints:
@@ -51,34 +61,44 @@ class Checkpoints:
     def is_due(self, step: int) -> bool:
         return step % self.every_steps == 0
 
-    async def claim(self, ring: StatefulRing, resume: Path | None) -> None:
-        """Take over the directory; all ranks call this before the first step.
+    @asynccontextmanager
+    async def claim(self, ring: StatefulRing, resume: Path | None) -> AsyncIterator[None]:
+        """Own the directory for the length of the block, which all ranks enter before the first step.
 
         Checkpoints of another run are neither mixed with ours nor removed: the directory must be empty of them, unless
-        this run resumes from it. Then its checkpoints become ours.
+        this run resumes from it. Then its checkpoints become ours. No other run may write to it meanwhile.
         """
-        continued = resume is not None and checkpoints_in(resume).resolve() == self._directory.resolve()
-        taken = holds_any(self._directory) and not continued
-        everyone = await ring.all_gather(torch.tensor([taken], dtype=torch.int64))
-        refusing = [rank for rank, theirs in enumerate(everyone) if int(theirs[0])]
-        if refusing:
-            raise ConfigError(
-                f"checkpoint.directory: {self._directory}: already holds checkpoints (seen by rank"
-                f" {', '.join(map(str, refusing))}); name another directory, remove them, or resume from them with"
-                f" --resume {self._directory}"
-            )
-        self._ours = steps_of(self._directory, ring.rank)
+        lock = DirectoryLock(self._directory)
+        try:
+            await together(ring, lambda: lock.take(ring.rank))
+            await together(ring, lambda: self._require_no_others(resume))
+            self._ours = steps_of(self._directory, ring.rank)
+            yield
+        finally:
+            lock.release()
 
-    async def save(self, ring: StatefulRing, settings: ResumeSettings, learner: Learner, position: Position) -> None:
+    def _require_no_others(self, resume: Path | None) -> None:
+        continued = resume is not None and checkpoints_in(resume).resolve() == self._directory.resolve()
+        if holds_any(self._directory) and not continued:
+            raise ConfigError(
+                f"checkpoint.directory: {self._directory}: already holds checkpoints; name another directory, remove"
+                f" them, or resume from them with --resume {self._directory}"
+            )
+
+    def resumed_at(self, step: int) -> None:
+        """Note where this run goes on: what lies behind that is superseded, and removed first."""
+        self._ours.sort(key=lambda ours: (ours <= step, ours))
+
+    async def save(self, ring: StatefulRing, settings: Mapping[str, Any], learner: Learner, position: Position) -> None:
         directory, step, rank = self._directory, position.step, ring.rank
         if self._saved == step:
             return
         self._saved = step
         remove_unfinished(directory, rank)
-        await asyncio.to_thread(write, rank_path(directory, step, rank), _rank_state(ring, learner))
-        await ring.barrier()
+        digest = await asyncio.to_thread(write, rank_path(directory, step, rank), _rank_state(ring, learner))
+        parts = [theirs.hex() for theirs in await gather_bytes(ring, bytes.fromhex(digest))]  # all are on disk
         if rank == 0:
-            state = _shared_state(settings, learner, position)
+            state = _shared_state(settings, learner, position) | {"parts": parts}
             await asyncio.to_thread(write, model_path(directory, step), state)
         await ring.barrier()  # no rank removes an older one before this one is complete
         self._ours = [*(other for other in self._ours if other != step), step]
@@ -86,54 +106,32 @@ class Checkpoints:
             remove(directory, self._ours.pop(0), rank)
 
 
-async def restore(
-    ring: StatefulRing, directory: Path, settings: ResumeSettings, learner: Learner, *, last_step: int | None
-) -> Position:
-    """Restore the state of the last complete checkpoint, and return its position."""
-    found = torch.zeros(3, dtype=torch.int64)
-    if ring.rank == 0:
-        found = _restore_shared(directory, settings, learner)
-    step, epoch, step_in_epoch = (await ring.broadcast(found)).tolist()
-    if last_step is not None and step >= last_step:
-        raise ConfigError(
-            f"{directory}: the checkpoint is of step {step}, and this run would end after step {last_step}: nothing is"
-            " left to train; let it end later, with training.steps or training.epochs"
-        )
-    await ring.broadcast([*learner.tensors(), *learner.optimizer.state().values()])
-    state = read(rank_path(checkpoints_in(directory), step, ring.rank))
-    ring.load_state_dict(state["ring"])
-    restore_rng(state["chance"])
-    for buffer, kept in zip(learner.buffers(), state["buffers"], strict=True):
-        buffer.copy_(kept)
-    return Position(step, epoch, step_in_epoch)
-
-
 def _rank_state(ring: StatefulRing, learner: Learner) -> dict[str, Any]:
-    return {"ring": dict(ring.state_dict()), "chance": rng_state(), "buffers": learner.buffers()}
-
-
-def _shared_state(settings: ResumeSettings, learner: Learner, position: Position) -> dict[str, Any]:
     return {
-        "terms": settings.as_state(),
+        "ring": dict(ring.state_dict()),
+        "chance": rng_state(),
+        "buffers": learner.buffers(),
+        "machine": machine(),
+    }
+
+
+def machine() -> dict[str, str]:
+    """All that decides the bits of this rank's own arithmetic, beside its settings."""
+    return {"torch": str(torch.__version__), "processor": torch.backends.cpu.get_cpu_capability()}
+
+
+def _shared_state(settings: Mapping[str, Any], learner: Learner, position: Position) -> dict[str, Any]:
+    return {
+        "terms": settings,
         "position": asdict(position),
         "model": learner.model.state_dict(),
         "optimizer": learner.optimizer.state(),
     }
 
 
-def _restore_shared(directory: Path, settings: ResumeSettings, learner: Learner) -> torch.Tensor:
-    path = latest(directory)
-    state = read(path)
-    require_same_settings(ResumeSettings(**state["terms"]), settings, path)
-    require_equal_models(state["model"], learner.model.state_dict(), path)
-    learner.model.load_state_dict(state["model"])
-    for name, tensor in learner.optimizer.state().items():
-        tensor.copy_(state["optimizer"][name])
-    position = Position(**state["position"])
-    return torch.tensor([position.step, position.epoch, position.step_in_epoch], dtype=torch.int64)
-
-
 # -- files
+
+STEP_FILE = r"step-(\d+)\.pt"
 
 
 def model_path(directory: Path, step: int) -> Path:
@@ -144,20 +142,34 @@ def rank_path(directory: Path, step: int, rank: int) -> Path:
     return directory / f"step-{step:09}.rank-{rank}.pt"
 
 
-def latest(directory: Path) -> Path:
-    """Last complete checkpoint in a directory of checkpoints or of a run."""
-    steps = [int(found[1]) for found in _named(checkpoints_in(directory), r"step-(\d+)\.pt")]
+def chosen_step(resume: Path) -> int:
+    """Step of the checkpoint to resume from: the one that is named, or the last complete one of the directory."""
+    if named := _named_step(resume):
+        return named
+    steps = complete_steps(checkpoints_in(resume))
     if not steps:
         raise ConfigError(
-            f"{directory}: no complete checkpoint to resume from (step-N.pt, here or in 'checkpoints'); runs write"
+            f"{resume}: no complete checkpoint to resume from (step-N.pt, here or in 'checkpoints'); runs write"
             " them if checkpoint.every_steps is set"
         )
-    return model_path(checkpoints_in(directory), max(steps))
+    return steps[-1]
 
 
-def checkpoints_in(directory: Path) -> Path:
-    below = directory / "checkpoints"
-    return below if below.is_dir() else directory
+def complete_steps(directory: Path) -> list[int]:
+    return sorted(int(found[1]) for found in _named(directory, STEP_FILE))
+
+
+def checkpoints_in(resume: Path) -> Path:
+    """Directory of checkpoints: of a run, itself, or the one that a named checkpoint is in."""
+    if _named_step(resume):
+        return resume.parent
+    below = resume / "checkpoints"
+    return below if below.is_dir() else resume
+
+
+def _named_step(resume: Path) -> int | None:
+    found = re.fullmatch(STEP_FILE, resume.name)
+    return int(found[1]) if found else None
 
 
 def holds_any(directory: Path) -> bool:
@@ -187,16 +199,18 @@ def _named(directory: Path, pattern: str) -> Iterator[re.Match[str]]:
     return (found for name in names if (found := re.fullmatch(pattern, name)))
 
 
-def write(path: Path, state: dict[str, Any]) -> None:
-    """Write the file atomically: it has another name until it is on disk."""
+def write(path: Path, state: dict[str, Any]) -> str:
+    """Write the file atomically: it has another name until it is on disk. Returns the digest of its content."""
     unfinished = path.with_suffix(".unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        digest = content_digest(state)
         with unfinished.open("wb") as file:
-            torch.save({"format": FORMAT, **state}, file)
+            torch.save({"format": FORMAT, "digest": digest, **state}, file)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
+        return digest
     except (OSError, RuntimeError) as error:
         with suppress(OSError):
             unfinished.unlink()
@@ -214,6 +228,7 @@ def _reason(error: BaseException) -> str:
 
 
 def read(path: Path) -> dict[str, Any]:
+    """Content of a file, if it is what was written."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -223,9 +238,105 @@ def read(path: Path) -> dict[str, Any]:
             state: dict[str, Any] = torch.load(file, weights_only=True)
         except Exception as error:  # torch raises many kinds for a truncated or foreign file
             raise ConfigError(f"{path}: not a complete checkpoint file ({type(error).__name__})") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
         raise ConfigError(f"{path}: not a checkpoint of format {FORMAT}")
+    if state.get("digest") != content_digest({key: value for key, value in state.items() if key != "digest"}):
+        raise ConfigError(f"{path}: the checkpoint is damaged: its content is not what was written")
     return state
+
+
+def content_digest(content: Any) -> str:
+    """SHA-256 of all that a file says, down to the bits of its tensors. Torch reads damaged files without a word."""
+    digest = hashlib.sha256()
+    _feed(digest, content)
+    return digest.hexdigest()
+
+
+def _feed(digest: "hashlib._Hash", content: Any) -> None:
+    """Enter a value, with its kind and length, so that different contents are never the same bytes."""
+    match content:
+        case Tensor():
+            dense = content if content.layout is torch.strided else content.to_dense()
+            digest.update(f"tensor {dense.dtype} {tuple(dense.shape)}\n".encode())
+            digest.update(memory_of(dense))
+        case Mapping():
+            digest.update(f"mapping {len(content)}\n".encode())
+            for key, value in content.items():
+                _feed(digest, key)
+                _feed(digest, value)
+        case list() | tuple():
+            digest.update(f"sequence {len(content)}\n".encode())
+            for value in content:
+                _feed(digest, value)
+        case _:
+            text = repr(content).encode(errors="surrogatepass")
+            digest.update(f"{type(content).__name__} {len(text)}\n".encode() + text)
+
+
+# -- lock
+
+
+class DirectoryLock:
+    """Lock on a rank's files in a directory, held by this process as long as it lives.
+
+    It is an flock: the kernel drops it when the process ends, however it ends, so a lock is never left behind. Linux
+    carries it over NFS as well, where the server takes part in locking. A file system without locks is used without
+    one, and a warning says so.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._held: tuple[int, Path] | None = None
+
+    def take(self, rank: int) -> None:
+        """Take the lock, or raise with the name of its holder."""
+        path = self._directory / f"rank-{rank}.lock"
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            file = _opened_and_locked(path)
+            os.truncate(file, 0)
+            os.write(file, _ourselves().encode())
+        except OSError as error:
+            raise ConfigError(f"{path}: the checkpoint cannot be written: {error.strerror}") from error
+        self._held = file, path
+
+    def release(self) -> None:
+        if self._held is not None:
+            file, path = self._held
+            self._held = None
+            path.unlink(missing_ok=True)  # while it is ours: nobody else can have it
+            os.close(file)
+
+
+def _opened_and_locked(path: Path) -> int:
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                logger.warning("%s: not locked against other runs: %s", path.parent, error.strerror)
+                return file
+            holder = os.read(file, 1000).decode(errors="replace") or "a process that has just begun"
+            os.close(file)
+            raise ConfigError(
+                f"checkpoint.directory: {path.parent}: another run writes its checkpoints there: {holder}; wait for its"
+                " end, or name another directory"
+            ) from None
+        if _is_still(file, path):
+            return file
+        os.close(file)  # its last holder has removed it after we opened it
+
+
+def _is_still(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _ourselves() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now():%Y-%m-%d %H:%M:%S}"
 
 
 # -- random number generators

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, Wit
 MODELS = ("linear", "mlp", "cnn", "transformer")
 DATA = ("clusters", "digits", "stdlib")
 LOSSES = ("cross_entropy", "mse")
+CLASS_KEYS = ("class_weights", "ignore_index", "label_smoothing")
 DATA_OF_MODEL = {
     "linear": ("clusters", "digits"),
     "mlp": ("clusters", "digits"),
@@ -39,6 +40,8 @@ def _one_of(known: tuple[str, ...]) -> Any:
 LayerSize = Annotated[int, Field(ge=1, le=65_536)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Rate = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+ClassDim = Literal["auto", 1, -1]
+ClassWeight = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Options = dict[str, Any]
 
 
@@ -80,7 +83,26 @@ class TrainingConfig(BaseModel):
     data_options: Options = Field(default={}, description="Your own data: keyword arguments of its function.")
     loss: _one_of(LOSSES) = Field(  # type: ignore[valid-type]
         default="cross_entropy",
-        description="cross_entropy, mse, or `module:function` for your own: of outputs and targets, the mean.",
+        description="cross_entropy, mse, or `module:function` for your own: of outputs and targets, the mean, or the"
+        " mean and its weight.",
+    )
+    class_weights: tuple[ClassWeight, ...] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1_000_000,
+        description="cross_entropy: how much a target of each class counts; by default all count the same.",
+    )
+    ignore_index: int = Field(
+        default=-100,
+        description="cross_entropy: targets with this number count neither in the loss nor in the accuracy.",
+    )
+    label_smoothing: float = Field(
+        default=0.0, ge=0, le=1, description="cross_entropy: the share of a target that is spread over all classes."
+    )
+    class_dim: ClassDim = Field(
+        default="auto",
+        description="Your own model with cross_entropy: the dimension of its outputs that has the classes: 1, as in"
+        " torch, or -1, the last; auto: the one that fits the targets, and an error if both do.",
     )
 
     batch_size: int = Field(default=16, ge=1, le=1_000_000, description="Samples for each node in each batch.")
@@ -99,13 +121,19 @@ class TrainingConfig(BaseModel):
         default=(0.9, 0.999), description="adam, adamw: how much of the last mean and square is kept."
     )
     weight_decay: Rate = Field(default=0.0, description="How strongly parameters are pulled to zero.")
+    clip_norm: Annotated[float, Field(gt=0, le=1e30, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="Gradients of a step, averaged over all nodes, are scaled down to this norm if theirs is larger; a"
+        " norm that is not finite ends the run.",
+    )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant", description="How the learning rate decays, after the warm-up, to `final_learning_rate`."
     )
     warmup_steps: int = Field(default=0, ge=0, le=1_000_000_000, description="Steps in which the learning rate rises.")
     decay_steps: Count | None = Field(
         default=None,
-        description="Step at which the learning rate has decayed; by default the last one, if that is known.",
+        description="Step at which the learning rate has decayed, after `warmup_steps`; by default the last one, if"
+        " that is known.",
     )
     final_learning_rate: Rate = Field(default=0.0, description="linear, cosine: where the learning rate ends.")
 
@@ -119,6 +147,11 @@ class TrainingConfig(BaseModel):
     )
     evaluate_every_steps: Count | None = Field(
         default=None, description="Also evaluate on the held-out samples every so many steps, not only at the end."
+    )
+    check_every_steps: Count = Field(
+        default=100,
+        description="Compare the parameters of all nodes, to the bit, every so many steps; also after the 1st, 2nd,"
+        " 4th, 8th ... step, before each checkpoint and at the end.",
     )
     seed: int = Field(
         default=0, ge=0, le=2**31 - 1, description="Determines the initial parameters and the order of the samples."
@@ -152,6 +185,19 @@ class TrainingConfig(BaseModel):
                 raise ValueError(f"{key} belongs to {owner}; remove it")
         if self.model == "transformer" and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}; make it one")
+        if self.class_weights is not None and not any(self.class_weights):
+            raise ValueError("class_weights are all 0, so no target would count; make at least one larger")
+        if self.class_weights is not None and self.label_smoothing and not all(self.class_weights):
+            raise ValueError(
+                f"label_smoothing {self.label_smoothing:g} spreads every target over all classes, also one of a class"
+                " that does not count; make all class_weights larger than 0, or label_smoothing 0"
+            )
+        if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
+            raise ValueError(
+                f"decay_steps {self.decay_steps} is not after warmup_steps {self.warmup_steps}: both count from the"
+                " first step, and the learning rate cannot have decayed before it has risen;"
+                f" make decay_steps larger than {self.warmup_steps} or warmup_steps smaller than {self.decay_steps}"
+            )
         if self.schedule != "constant" and self.decay_steps is None and self.steps is None and self.epoch_limit is None:
             raise ValueError(f"schedule {self.schedule!r} must know when to end: add decay_steps, steps or epochs")
         return self
@@ -160,6 +206,7 @@ class TrainingConfig(BaseModel):
 def _owners(config: TrainingConfig) -> dict[str, str]:
     """For each key that was set: the model, data or optimizer it belongs to, or "" if that is the one in use."""
     user_model, user_data = is_import_path(config.model), is_import_path(config.data)
+    has_classes = config.loss == "cross_entropy"
     belongs = {
         "hidden_sizes": "" if config.model == "mlp" else "model 'mlp'",
         "channels": "" if config.model == "cnn" else "model 'cnn'",
@@ -169,6 +216,8 @@ def _owners(config: TrainingConfig) -> dict[str, str]:
         "model_options": "" if user_model else "a model of your own (module:function)",
         **dict.fromkeys(("context", "text_bytes"), "" if config.data == "stdlib" else "data 'stdlib'"),
         "data_options": "" if user_data else "data of your own (module:function)",
+        **dict.fromkeys(CLASS_KEYS, "" if has_classes else "loss 'cross_entropy'"),
+        "class_dim": "" if user_model and has_classes else "a model of your own with loss 'cross_entropy'",
         "momentum": "" if config.optimizer == "sgd" else "optimizer 'sgd'",
         "betas": "optimizer 'adam' or 'adamw'" if config.optimizer == "sgd" else "",
         "final_learning_rate": "schedule 'linear' or 'cosine'" if config.schedule == "constant" else "",

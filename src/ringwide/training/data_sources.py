@@ -131,6 +131,9 @@ class TextSamples:
         cut = torch.from_numpy(self._characters[positions].astype(numpy.int64))
         return cut[:, :-1], cut[:, 1:]
 
+    def has_target(self, value: int) -> bool:
+        return 0 <= value < VOCABULARY
+
     def digest(self) -> bytes:
         return hashlib.sha256(self._characters.data).digest()
 
@@ -310,7 +313,7 @@ def _converted(value: Any, where: str) -> Tensor:
 
 def _outputs(*targets: Tensor) -> int:
     if not targets[0].is_floating_point():
-        return max(int(target.max()) for target in targets) + 1
+        return max(0, max(int(target.max()) for target in targets) + 1)  # 0: all are ignored
     return {1: 1, 2: targets[0].shape[-1]}.get(targets[0].dim(), 0)
 
 

@@ -1,21 +1,22 @@
 """Exchange of gradients: each becomes the mean over all ranks.
 
 `Plain` computes first and then sends all buckets. `Overlapped` runs the backward pass in a thread of its own, and sends
-a bucket as soon as its last gradient is there, while the pass goes on. Every rank sends its buckets in the same order,
+a bucket as soon as its gradients are final, while the pass goes on. Every rank sends its buckets in the same order,
 whatever order they fill in, and one task makes all calls of a step.
 """
 
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from ringwide.training.learner import FlatBucket
+from ringwide.errors import ConfigError
+from ringwide.training.optimizers import FlatBucket
 
 # By default the thread of the backward pass may hold the interpreter for 5 ms, far too long for a small segment.
 SWITCH_SECONDS = 0.0002
@@ -61,33 +62,35 @@ class Plain:
 
 
 class Overlapped:
-    """Exchange during the computation, which runs in a thread."""
+    """Exchange during the computation, which runs in a thread. The first pass shows which gradients to wait for."""
 
     def __init__(self, ring: Averages, buckets: Sequence[FlatBucket]) -> None:
         self._ring, self._buckets = ring, buckets
+        # The same memory with a version of its own: that of the gradients then counts what the model writes, and only
+        # that, wherever the ring puts its results.
+        self._travelling = [bucket.gradients.data for bucket in buckets]
         self.network_seconds = self.hidden_seconds = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ringwide-backward")
         self._loop = asyncio.get_running_loop()
         self._full: list[asyncio.Event] = []  # for each bucket: set when all its gradients are there
         self._busy = Busy(time.perf_counter)
-        self._missing = [0] * len(buckets)
-        self._ready = 0  # buckets before this one have all their gradients
-        self._complete = False  # only the last accumulated batch completes a gradient
+        self._pass = BackwardPass(buckets)
         self._hooks = [
-            member.register_post_accumulate_grad_hook(self._hook(index))  # type: ignore[no-untyped-call]
+            member.register_post_accumulate_grad_hook(self._hook(index, position))  # type: ignore[no-untyped-call]
             for index, bucket in enumerate(buckets)
-            for member in bucket.members
+            for position, member in enumerate(bucket.members)
         ]
         _quick_switching.enter()
 
     async def average(self, compute: Compute) -> float:
-        self._missing = [len(bucket.members) for bucket in self._buckets]
-        self._ready, self._complete, self._full = 0, False, [asyncio.Event() for _ in self._buckets]
+        self._pass.begin()
+        self._full = [asyncio.Event() for _ in self._buckets]
         before = self._busy.seconds()
         sending = asyncio.ensure_future(self._send_all(self._full))
         try:
-            loss = await self._loop.run_in_executor(self._thread, compute, self._complete_from_now)
+            loss = await self._loop.run_in_executor(self._thread, compute, self._pass.complete_from_now)
             self.hidden_seconds += self._busy.seconds() - before
+            self._pass.end()
             _set_first(len(self._buckets), self._full)  # unused parameters get no gradient to wait for
             await sending
             return loss
@@ -103,38 +106,89 @@ class Overlapped:
         self._thread.shutdown()
         _quick_switching.leave()
 
-    def _complete_from_now(self) -> None:
-        self._complete = True
-
-    def _hook(self, index: int) -> Callable[[Tensor], None]:
+    def _hook(self, index: int, position: int) -> Callable[[Tensor], None]:
         def arrived(_: Tensor) -> None:
-            if self._complete:
-                self._missing[index] -= 1
-                self._announce()
+            """Runs in the thread: tell the loop of the buckets that are ready."""
+            if self._pass.arrived(index, position):
+                self._loop.call_soon_threadsafe(_set_first, self._pass.ready, self._full)
 
         return arrived
 
-    def _announce(self) -> None:
-        """Runs in the thread: tell the loop of each bucket that is complete, in order."""
-        while self._ready < len(self._buckets) and self._missing[self._ready] == 0:
-            self._ready += 1
-            self._loop.call_soon_threadsafe(_set_first, self._ready, self._full)
-
     async def _send_all(self, full: Sequence[asyncio.Event]) -> None:
         """Send each bucket of a step when it is full, and wait for all of them."""
-        calls: list[asyncio.Task[None]] = []
+        calls: list[asyncio.Task[Any]] = []
         try:
-            for bucket, is_full in zip(self._buckets, full, strict=True):
+            for bucket, gradients, is_full in zip(self._buckets, self._travelling, full, strict=True):
                 await is_full.wait()
-                calls.append(asyncio.ensure_future(self._during(_send(self._ring, bucket))))
+                # The call itself is the task: one that is cancelled before its first turn must hear of it.
+                calls.append(asyncio.ensure_future(self._ring.allreduce(gradients, bucket=bucket.name)))
+                self._busy.until_done(calls[-1])
         except BaseException:
             await _end(calls)
             raise
         await _all_or_none(calls)
 
-    async def _during(self, call: Awaitable[None]) -> None:
-        with self._busy.during():
-            await call
+
+class BackwardPass:
+    """Backward pass of one step: which buckets are ready, that is, have all their gradients and may leave.
+
+    Autograd reports a parameter once for each backward pass that reaches it, and there can be several in a step: a
+    reentrant checkpoint (`use_reentrant=True`) runs one for each of its calls, so a layer that is used three times is
+    reported three times, and only the last makes its gradient final. So nothing is ready during the first pass, which
+    is only counted. In later ones a parameter is complete when it was reported as often as ever before. A model that
+    reports it once more, after its bucket has left, is refused: the sum that is under way lacks a part.
+    """
+
+    def __init__(self, buckets: Sequence[FlatBucket]) -> None:
+        self._buckets = buckets
+        self._most = [[1] * len(bucket.members) for bucket in buckets]  # reports in one pass; unused ones are awaited
+        self._counted = False
+        self.begin()
+
+    def begin(self) -> None:
+        self.ready = 0  # buckets before this one are ready
+        self._complete = False  # only the last accumulated batch completes a gradient
+        self._reported = False
+        self._awaited = [most.copy() for most in self._most]  # reports of each parameter that are still to come
+        self._missing = [len(bucket.members) for bucket in self._buckets]
+        self._versions: list[int] = []  # of the gradients of each bucket that is ready, when it became so
+        self._late: list[str] = []
+
+    def complete_from_now(self) -> None:
+        self._complete = True
+
+    def arrived(self, index: int, position: int) -> bool:
+        """Note a report of autograd. True if more buckets are ready than before."""
+        if not self._complete:
+            return False
+        self._reported = True
+        awaited = self._awaited[index]
+        awaited[position] -= 1
+        if not awaited[position]:
+            self._missing[index] -= 1
+        elif awaited[position] < 0:
+            self._most[index][position] += 1
+            if index < self.ready:
+                self._late.append(self._buckets[index].names[position])
+        return self._counted and self._advance()
+
+    def _advance(self) -> bool:
+        before = self.ready
+        while self.ready < len(self._buckets) and not self._missing[self.ready]:
+            self._versions.append(_version(self._buckets[self.ready].gradients))
+            self.ready += 1
+        return self.ready > before
+
+    def end(self) -> None:
+        """Raise if a gradient has changed after its bucket was ready, by autograd or by anything else."""
+        self._counted |= self._reported  # a rank without samples has seen nothing
+        for bucket, version in zip(self._buckets, self._versions, strict=False):
+            if _version(bucket.gradients) != version:
+                raise ConfigError(
+                    f"training.overlap: the gradient of {', '.join(self._late or bucket.names)} changed after its"
+                    f" bucket ({bucket.name!r}) had left for the other ranks: the backward pass of this step was not"
+                    " like those before it; set training.overlap: false"
+                )
 
 
 class _QuickSwitching:
@@ -178,6 +232,16 @@ class Busy:
             self._count -= 1
             if not self._count:
                 self._ended += self._clock() - self._since
+
+    def until_done(self, task: "asyncio.Task[Any]") -> None:
+        going_on = ExitStack()
+        going_on.enter_context(self.during())
+        task.add_done_callback(lambda _: going_on.close())
+
+
+def _version(tensor: Tensor) -> int:
+    """Number of writes to this memory so far, through whichever view."""
+    return tensor._version  # noqa: SLF001 - torch has no other name for it
 
 
 def _ignore() -> None:

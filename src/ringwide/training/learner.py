@@ -1,67 +1,21 @@
 """Learner of one rank: a model, its data, its loss, and the forward and backward pass of one step."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import fsum, inf, nan, sqrt
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ringwide.errors import ConfigError
-from ringwide.training.config import TrainingConfig
-from ringwide.training.models import forward_of
-from ringwide.training.optimizers import make_optimizer
-from ringwide.training.samples import Data, SampleShare
+from ringwide.training.config import ClassDim, TrainingConfig, is_import_path
+from ringwide.training.models import evaluating, forward_of
+from ringwide.training.optimizers import clip_factor, flatten, make_optimizer, squares_of_part
+from ringwide.training.samples import Data, SampleShare, may_have_target
 from ringwide.training.user_code import guarded, resolve
-
-
-@dataclass(frozen=True, slots=True)
-class FlatBucket:
-    """Parameters of one dtype that are exchanged together. The model's tensors are views of these two flat ones."""
-
-    name: str
-    parameters: Tensor
-    gradients: Tensor
-    members: tuple[nn.Parameter, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return self.gradients.nbytes
-
-
-def flatten(model: nn.Module, bucket_bytes: int) -> list[FlatBucket]:
-    """Move the trainable parameters into buckets of about `bucket_bytes`. Frozen ones stay where they are."""
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return [_bucket(index, members) for index, members in enumerate(_grouped(trainable[::-1], bucket_bytes))]
-
-
-def _grouped(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> Iterator[list[nn.Parameter]]:
-    group: list[nn.Parameter] = []
-    for parameter in parameters:
-        full = sum(member.nbytes for member in group) + parameter.nbytes > bucket_bytes
-        if group and (full or parameter.dtype != group[0].dtype):
-            yield group
-            group = []
-        group.append(parameter)
-    if group:
-        yield group
-
-
-def _bucket(index: int, members: Sequence[nn.Parameter]) -> FlatBucket:
-    count = sum(member.numel() for member in members)
-    parameters = torch.empty(count, dtype=members[0].dtype)
-    gradients = torch.zeros_like(parameters)
-    start = 0
-    for member in members:
-        part = slice(start, start + member.numel())
-        parameters[part].copy_(member.data.flatten())
-        member.data = parameters[part].view(member.shape)
-        member.grad = gradients[part].view(member.shape)
-        start = part.stop
-    return FlatBucket(f"gradients {index}", parameters, gradients, tuple(members))
-
 
 INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -78,50 +32,145 @@ def as_bits(tensor: Tensor) -> Tensor:
 
 # -- loss
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+LossFunction = Callable[[Tensor, Tensor], "Tensor | tuple[Tensor, float]"]
+IGNORED = -100  # torch's default for targets that do not count
 
 
-def loss_function(config: TrainingConfig) -> Loss:
-    """Loss that an experiment names: the mean over samples, as in torch.
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Loss of a batch: its mean over samples, or a mean and the weight that it has among those of other batches."""
 
-    A sample with many targets, such as a text, counts once, with their mean. Classes are the last dimension of the
-    outputs.
-    """
+    of: LossFunction
+    weighs: bool | None = False  # whether it returns weights; None: known after the first step
+
+
+def loss_function(config: TrainingConfig, data: Data) -> Loss:
+    """Loss that an experiment names. Over all batches of a step it is what torch computes of the whole step."""
     match config.loss:
         case "cross_entropy":
-            return cross_entropy
-        case "mse":
-            return mse
-        case path:
-            return _user_loss(path)
-
-
-def _user_loss(path: str) -> Loss:
-    where = f"training.loss: {path!r}"
-    function = guarded(resolve(path, "training.loss"), where)
-
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        given = function(outputs, targets)
-        if not isinstance(given, Tensor) or given.dim():
-            shape = f" of shape {tuple(given.shape)}" if isinstance(given, Tensor) else ""
-            given_instead = f"returned a {type(given).__name__}{shape}"
-            raise ConfigError(
-                f"{where}: {given_instead}; it should return the mean over samples, a tensor of one number"
+            ignores = may_have_target(data.train, config.ignore_index) or may_have_target(
+                data.test, config.ignore_index
             )
-        if outputs.requires_grad and not given.requires_grad:
-            raise ConfigError(f"{where}: returned a tensor without gradients; look for detach, no_grad or numpy in it")
-        return given
+            weighs = ignores or config.class_weights is not None
+            return Loss(CrossEntropy(config, weighs=weighs), weighs)
+        case "mse":
+            return Loss(mse)
+        case path:
+            return Loss(_user_loss(path), weighs=None)
+
+
+def _user_loss(path: str) -> LossFunction:
+    where, function = f"training.loss: {path!r}", resolve(path, "training.loss")
+    if _divides_by_counted(function):
+        raise ConfigError(
+            f"{where}: its mean is over the targets that count, and nodes may have different numbers of those; write"
+            " cross_entropy, or a function of yours that returns the mean and its weight"
+        )
+    call: Callable[[Tensor, Tensor], Any] = guarded(function, where)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor | tuple[Tensor, float]:
+        given = call(outputs, targets)
+        if isinstance(given, tuple | list) and len(given) == 2:
+            return _checked_mean(given[0], outputs, where), _checked_weight(given[1], where)
+        mean = _checked_mean(given, outputs, where)
+        if not targets.is_floating_point() and bool((targets == IGNORED).any()):
+            raise ConfigError(
+                f"{where}: returned a mean alone, but some targets are {IGNORED}, which torch ignores; return the mean"
+                f" and its weight, as in `return mean, (targets != {IGNORED}).sum()`"
+            )
+        return mean
 
     return loss
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    try:
-        if targets.dim() == 1 or targets.is_floating_point():
-            return functional.cross_entropy(outputs, targets)
-        return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise ConfigError(f"training.loss: 'cross_entropy': {_shapes(outputs, targets)}: {error}") from error
+def _divides_by_counted(function: object) -> bool:
+    known = function is functional.cross_entropy or function is functional.nll_loss
+    return known or isinstance(function, nn.CrossEntropyLoss | nn.NLLLoss)
+
+
+def _checked_mean(given: Any, outputs: Tensor, where: str) -> Tensor:
+    if not isinstance(given, Tensor) or given.dim():
+        shape = f" of shape {tuple(given.shape)}" if isinstance(given, Tensor) else ""
+        raise ConfigError(
+            f"{where}: returned a {type(given).__name__}{shape}; it should return the mean over samples, a tensor of"
+            " one number, or that and its weight"
+        )
+    if outputs.requires_grad and not given.requires_grad:
+        raise ConfigError(f"{where}: returned a tensor without gradients; look for detach, no_grad or numpy in it")
+    return given
+
+
+def _checked_weight(given: Any, where: str) -> float:
+    if not isinstance(given, int | float) and not (isinstance(given, Tensor) and given.numel() == 1):
+        raise ConfigError(f"{where}: returned a weight of type {type(given).__name__}; it should be one number")
+    weight = float(given.detach() if isinstance(given, Tensor) else given)
+    if not 0 <= weight < inf:
+        raise ConfigError(f"{where}: returned the weight {weight}; it should be 0 or more, and finite")
+    return weight
+
+
+class CrossEntropy:
+    """Cross entropy as in torch, with the weight of each batch's mean where targets may count differently."""
+
+    def __init__(self, config: TrainingConfig, *, weighs: bool) -> None:
+        self._weighs, self._ignored, self._smoothing = weighs, config.ignore_index, config.label_smoothing
+        self._dim = class_dim(config)
+        given = config.class_weights
+        self._class_weights = None if given is None else torch.tensor(given, dtype=torch.float64)
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor | tuple[Tensor, float]:
+        flat, flat_targets = _classes_second(outputs, targets, self._dim)
+        weights = None if self._class_weights is None else self._class_weights.to(outputs.dtype)
+        try:
+            mean = functional.cross_entropy(
+                flat,
+                flat_targets,
+                weight=weights,
+                ignore_index=self._ignored,
+                label_smoothing=self._smoothing,
+            )
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ConfigError(f"training.loss: 'cross_entropy': {_shapes(outputs, targets)}: {error}") from error
+        if not self._weighs or targets.is_floating_point():  # torch divides by the number of samples, as we do
+            return mean
+        counted = targets[targets != self._ignored]
+        return mean, float(counted.numel()) if weights is None else weights.double()[counted].sum().item()
+
+
+def class_dim(config: TrainingConfig) -> ClassDim:
+    """Dimension of the classes in a model's outputs. In those of a built-in model they are last."""
+    return config.class_dim if is_import_path(config.model) else -1
+
+
+def fitting_dims(outputs: Tensor, targets: Tensor) -> tuple[int, ...]:
+    """Dimensions of the outputs that can be the classes of these targets: 1, as in torch, or -1, the last."""
+    shape, is_flat = outputs.shape, outputs.dim() == 2
+    if outputs.dim() < 2:
+        return ()
+    if targets.is_floating_point():  # a probability for each class
+        return () if targets.shape != shape else (-1,) if is_flat else (1, -1)
+    first, last = shape[:1] + shape[2:] == targets.shape, shape[:-1] == targets.shape
+    return (1,) * (first and not is_flat) + (-1,) * last
+
+
+def _classes_second(outputs: Tensor, targets: Tensor, dim: ClassDim) -> tuple[Tensor, Tensor]:
+    """Outputs and targets as torch takes them: with the classes in dimension 1."""
+    fitting = fitting_dims(outputs, targets)
+    chosen = fitting if dim == "auto" or outputs.dim() == 2 else tuple(fits for fits in fitting if fits == dim)
+    if len(chosen) != 1:
+        raise ConfigError(f"training.loss: 'cross_entropy': {_shapes(outputs, targets)}{_unclear(dim, fitting)}")
+    if chosen[0] == 1 or outputs.dim() == 2:
+        return outputs, targets
+    return outputs.flatten(0, -2), targets.flatten(0, -2) if targets.is_floating_point() else targets.flatten()
+
+
+def _unclear(dim: ClassDim, fitting: tuple[int, ...]) -> str:
+    if len(fitting) == 2 and dim == "auto":
+        return "; the classes may be dimension 1 or the last: set training.class_dim to 1 or -1"
+    wanted = {1: "(n, classes, ...)", -1: "(n, ..., classes)"}
+    should = " or ".join(wanted.values() if dim == "auto" else [wanted[dim]])
+    hint = f", as training.class_dim is {dim}" if fitting else ""
+    return f"; for targets of shape (n, ...) the outputs should be {should}{hint}"
 
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -133,12 +182,15 @@ def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.mse_loss(outputs, targets)
 
 
-def correct(outputs: Tensor, targets: Tensor) -> float | None:
-    """Number of samples predicted right, a sample with many targets counting in part; None without classes."""
-    if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:
-        return None
-    right = (outputs.argmax(dim=-1) == targets).sum().item()
-    return right * len(targets) / max(1, targets.numel())
+def correct(outputs: Tensor, targets: Tensor, dim: ClassDim = "auto", ignored: int = IGNORED) -> tuple[int, int]:
+    """Number of targets predicted right, and of those that could be judged: 0 without classes."""
+    fitting = () if targets.is_floating_point() else fitting_dims(outputs, targets)
+    chosen = fitting[0] if len(fitting) == 1 else dim
+    if chosen not in fitting or outputs.shape[chosen] < 2:  # one output is no choice between classes
+        return 0, 0
+    judged = targets != ignored
+    right = (outputs.argmax(dim=chosen) == targets) & judged
+    return int(right.sum()), int(judged.sum())
 
 
 def _shapes(outputs: Tensor, targets: Tensor) -> str:
@@ -146,6 +198,14 @@ def _shapes(outputs: Tensor, targets: Tensor) -> str:
 
 
 EVALUATED_TOGETHER = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Figures of a step that are equal on all ranks."""
+
+    loss_scale: float = 1.0  # of the losses of all shares, so that their mean over samples is the loss of the step
+    gradient_norm: float | None = None  # before clipping; None without clip_norm
 
 
 class Learner:
@@ -157,46 +217,94 @@ class Learner:
         self.optimizer = make_optimizer(
             config, [bucket.parameters for bucket in self.buckets], [bucket.gradients for bucket in self.buckets]
         )
-        self._forward, self._loss = forward_of(config, model), loss_function(config)
+        self._forward, loss = forward_of(config, model), loss_function(config, data)
+        self._name = f"training.loss: {config.loss!r}"
+        self._loss, self._weighs, self._clip_norm = loss.of, loss.weighs, config.clip_norm
+        self._class_dim, self._ignored = class_dim(config), config.ignore_index
+        self._unit = 1 if loss.weighs is False else _targets_in_a_sample(data)  # weight of a sample that counts fully
+        self._weight, self._has_weighed = 0.0, False  # of this step; ever
 
     def backward(self, share: SampleShare, on_last_batch: Callable[[], None]) -> float:
-        """Compute gradients whose mean over the ranks is that of the whole step. Returns the summed loss of the share.
+        """Compute gradients whose mean over the ranks is that of the whole step, once they are settled.
 
-        `on_last_batch` is called before the batch that completes the gradients.
+        Returns the loss of the share, summed over samples. `on_last_batch` is called before the backward pass of the
+        last batch, which completes the gradients, unless nothing counts in it.
         """
         for bucket in self.buckets:
             bucket.gradients.zero_()
+        self._weight = summed = 0.0
         if not share.samples:
-            return 0.0
-        summed = 0.0
+            return summed
         for index, batch in enumerate(share.batches, start=1):
+            inputs, targets = self.data.train.batch(batch)
+            mean, weight = self._weighed(self._loss(self._forward(inputs), targets), batch.numel())
+            if not weight:  # nothing counts, and the mean of nothing is NaN
+                continue
             if index == len(share.batches):
                 on_last_batch()
-            inputs, targets = self.data.train.batch(batch)
-            loss = self._loss(self._forward(inputs), targets)
-            # Losses are means over batches, and the ring takes a plain mean over ranks, so a weight makes all samples
+            # Losses are means over batches, and the ring takes a plain mean over ranks, so a factor makes all samples
             # count the same. For most shares it is 1, and a product would cost as much as a small layer.
-            count = batch.numel()
-            weight = count * self._size / share.total
-            # `loss.backward(weight)` would import sympy, half a second of every node's start.
-            (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
-            summed += loss.item() * count
+            factor = weight * self._size / (share.total * self._unit)
+            # `mean.backward(factor)` would import sympy, half a second of every node's start.
+            (mean if factor == 1 else mean * factor).backward()  # type: ignore[no-untyped-call]
+            summed += mean.item() * weight / self._unit
+            self._weight += weight
         return summed
 
+    def _weighed(self, given: Tensor | tuple[Tensor, float], samples: int) -> tuple[Tensor, float]:
+        if isinstance(given, Tensor):
+            return given, samples * self._unit
+        if self._weighs is False:
+            raise ConfigError(
+                f"{self._name}: returned a weight, but none in the first step; return one always, or never"
+            )
+        self._has_weighed = True
+        return given
+
+    @property
+    def needs_notes(self) -> bool:
+        """Whether ranks must exchange notes before a step can be settled."""
+        return self._weighs is not False or self._clip_norm is not None
+
+    def note(self, rank: int) -> Tensor:
+        """Note of this rank for all ranks, after the exchange: its weight, and its part of the gradients' norm.
+
+        Each rank squares another part: what all compute of the same notes is the same to the bit on any processor.
+        """
+        squares = 0.0 if self._clip_norm is None else squares_of_part(self.buckets, rank, self._size)
+        return torch.tensor([self._weight, float(self._has_weighed), squares], dtype=torch.float64)
+
+    def settle(self, notes: Sequence[Tensor], share: SampleShare, *, step: int) -> Settled:
+        """Scale the gradients by the weight of the whole step, and clip them. `notes` are those of all ranks."""
+        weight, has_weighed, squares = (fsum(column) for column in zip(*(note.tolist() for note in notes), strict=True))
+        if self._weighs is None:
+            self._weighs = bool(has_weighed)
+        # Without any weight the gradients are zero and the loss is NaN, as in torch.
+        factor = share.total * self._unit / weight if weight else 1.0
+        loss_scale, norm = factor if weight else nan, None
+        if self._clip_norm is not None:
+            norm = factor * sqrt(squares)
+            factor *= clip_factor(norm, self._clip_norm, step=step)
+        if factor != 1:
+            for bucket in self.buckets:
+                bucket.gradients.mul_(factor)
+        return Settled(loss_scale, norm)
+
     @torch.no_grad()
-    def evaluate(self, samples: range) -> tuple[float, float, int]:
-        """Summed loss and right predictions on these held-out samples, and how many could be judged."""
-        losses, right, judged = 0.0, 0.0, 0
-        with _evaluating(self.model):
+    def evaluate(self, samples: range) -> tuple[float, float, int, int]:
+        """Summed loss on these held-out samples and its weight; targets predicted right, and those judged."""
+        losses, whole, right, judged = 0.0, 0.0, 0, 0
+        with evaluating(self.model):
             for indexes in torch.tensor(samples, dtype=torch.long).split(EVALUATED_TOGETHER):  # type: ignore[no-untyped-call]
                 if not len(indexes):
                     continue
                 inputs, targets = self.data.test.batch(indexes)
                 outputs = self._forward(inputs)
-                losses += self._loss(outputs, targets).item() * len(indexes)
-                hits = correct(outputs, targets)
-                right, judged = right + (hits or 0.0), judged + (len(indexes) if hits is not None else 0)
-        return losses, right, judged
+                mean, weight = self._weighed(self._loss(outputs, targets), len(indexes))
+                losses, whole = losses + (mean.item() * weight if weight else 0.0), whole + weight
+                hits, targets_judged = correct(outputs, targets, self._class_dim, self._ignored)
+                right, judged = right + hits, judged + targets_judged
+        return losses, whole, right, judged
 
     def fingerprint(self) -> str:
         return fingerprint(bucket.parameters for bucket in self.buckets)
@@ -211,20 +319,18 @@ class Learner:
         return [as_bits(buffer) for buffer in self.model.buffers()]
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for the length of the block. Afterwards each module is as before: some may be frozen."""
-    before = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for part, training in before:
-            part.training = training
+def _targets_in_a_sample(data: Data) -> int:
+    _, targets = data.train.batch(torch.zeros(1, dtype=torch.int64))
+    return max(1, targets.numel())
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
-        digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(memory_of(tensor))
     return digest.hexdigest()[:16]
+
+
+def memory_of(tensor: Tensor) -> memoryview:
+    """Bytes of a tensor's numbers, without a copy if they are contiguous."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data

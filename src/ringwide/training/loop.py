@@ -6,24 +6,26 @@ python -m ringwide run configs/quickstart.yaml
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
 
-from ringwide.training.checkpoint import Checkpoints, restore, seed_rng
+from ringwide.training.agreement import ReplicaCheck, StopAgreement, agree
+from ringwide.training.checkpoint import Checkpoints, seed_rng
 from ringwide.training.config import TrainingConfig
 from ringwide.training.data_sources import load_data
 from ringwide.training.gradient_exchange import GradientExchange, Overlapped, Plain
-from ringwide.training.learner import Learner
+from ringwide.training.learner import Learner, Settled
 from ringwide.training.models import build_model
 from ringwide.training.optimizers import learning_rate_at
 from ringwide.training.progress import Evaluation, Result, StopRequest, TrainingPlan, TrainingStep
-from ringwide.training.resume_check import ResumeSettings, agree, resume_settings
+from ringwide.training.resume import ResumeSettings, restore, resume_settings
 from ringwide.training.samples import Course, Data, Position, SampleShare
-from ringwide.training.step_journal import StepJournal, Stopwatch, Traffic, TrafficSource
-from ringwide.training.stop_agreement import StopAgreement
+from ringwide.training.step_journal import StepJournal, Stopwatch, Traffic, TrafficSource, agreed_traffic
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
@@ -42,6 +44,7 @@ class TrainingRing(Protocol):
     def statistics(self) -> TrafficSource: ...
     def state_dict(self) -> Mapping[str, Any]: ...
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def algorithm_for(self, nbytes: int) -> str: ...
 
 
 async def train(
@@ -63,22 +66,30 @@ async def train(
     data = load_data(config)
     saves_every = None if checkpoints is None else checkpoints.every_steps
     fingerprint = await agree(ring, config, data, saves_every=saves_every, resumes=resume is not None)
-    if checkpoints is not None:
-        await checkpoints.claim(ring, resume)
     course = Course(config, samples=len(data.train), rank=ring.rank, size=ring.size)
-    settings = resume_settings(
-        config, nodes=ring.size, ring=ring_settings, last_step=course.last_step, data=fingerprint
-    )
-    learner = await _same_learner_everywhere(ring, config, data)
-    start = Position()
-    if resume is not None:
-        start = await restore(ring, resume, settings, learner, last_step=course.last_step)
-    training = Training(ring, config, learner, course, settings, start, tell, stop=stop or StopRequest(), clock=clock)
-    tell(training.plan())
-    try:
-        return await training.run(checkpoints)
-    finally:
-        training.exchange.close()
+    async with nullcontext() if checkpoints is None else checkpoints.claim(ring, resume):
+        learner = await _same_learner_everywhere(ring, config, data)
+        settings = resume_settings(
+            config,
+            ring,
+            learner.buckets,
+            ring_settings=ring_settings,
+            last_step=course.last_step,
+            data=fingerprint,
+        )
+        start = Position()
+        if resume is not None:
+            start = await restore(ring, resume, settings, learner, last_step=course.last_step)
+            if checkpoints is not None:
+                checkpoints.resumed_at(start.step)
+        training = Training(
+            ring, config, learner, course, settings, start, tell, stop=stop or StopRequest(), clock=clock
+        )
+        tell(training.plan())
+        try:
+            return await training.run(checkpoints)
+        finally:
+            training.exchange.close()
 
 
 async def _same_learner_everywhere(ring: TrainingRing, config: TrainingConfig, data: Data) -> Learner:
@@ -113,6 +124,7 @@ class Training:
         self.exchange: GradientExchange = (Overlapped if self._overlaps else Plain)(ring, learner.buckets)
         self._journal = StepJournal(tell, ring.statistics)
         self._watch = Stopwatch(clock)
+        self._replicas = ReplicaCheck(ring, learner, every_steps=config.check_every_steps, first_step=self._first_step)
         self._agreement = StopAgreement(
             ring,
             seconds=lambda: self._watch.seconds,
@@ -141,6 +153,9 @@ class Training:
         with self._watch.running():
             for position, share in self._course.after(self._position):
                 await self._step(position, share)
+                if self._replicas.is_due(position.step):
+                    with self._journal.paused():  # its time counts: it is a part of training
+                        await self._replicas.compare(position.step)
                 if self._agreement.is_due(position.step) and await self._agree_to_stop():
                     break
                 if checkpoints is not None and checkpoints.is_due(position.step):
@@ -150,7 +165,8 @@ class Training:
                     with self._watch.paused(), self._journal.paused():
                         await self._evaluate()
         self._journal.tell()
-        traffic = self._journal.traffic()  # taken now: what follows is not part of the training
+        traffic = await agreed_traffic(self._ring, self._journal.traffic())  # what follows is not part of the training
+        await self._replicas.compare(self._position.step)
         if checkpoints is not None:
             await self._save(checkpoints)
         last = self._evaluated
@@ -160,26 +176,37 @@ class Training:
         network, hidden = self.exchange.network_seconds, self.exchange.hidden_seconds
         learning_rate = learning_rate_at(self._config, position.step, self._course.last_step)
         loss = await self.exchange.average(lambda completes: self._learner.backward(share, completes))
+        settled = await self._settle(position.step, share)
         self._learner.optimizer.step(learning_rate)
         self._position = position
         step = TrainingStep(
             number=position.step,
             epoch=position.epoch,
             seconds=self._watch.seconds,
-            loss=loss / max(share.samples, 1),
+            loss=loss * settled.loss_scale / max(share.samples, 1),
             samples=share.samples,
             learning_rate=learning_rate,
             network_seconds=self.exchange.network_seconds - network,
             hidden_seconds=self.exchange.hidden_seconds - hidden,
+            gradient_norm=settled.gradient_norm,
         )
         self._journal.enter(step, batches=len(share.batches) if share.samples else 0)
+
+    async def _settle(self, step: int, share: SampleShare) -> Settled:
+        if not self._learner.needs_notes:
+            return Settled()
+        note, started = self._learner.note(self._ring.rank), time.perf_counter()
+        notes = await self._ring.all_gather(note)
+        self.exchange.network_seconds += time.perf_counter() - started
+        return self._learner.settle(notes, share, step=step)
 
     async def _agree_to_stop(self) -> bool:
         self._journal.tell()
         return await self._agreement.ask(self._position.step)
 
     async def _save(self, checkpoints: Checkpoints) -> None:
-        await checkpoints.save(self._ring, self._settings, self._learner, self._position)
+        await self._replicas.compare(self._position.step)
+        await checkpoints.save(self._ring, asdict(self._settings), self._learner, self._position)
 
     async def _evaluate(self) -> Evaluation:
         loss, accuracy = await evaluate(self._ring, self._learner)
@@ -231,5 +258,6 @@ async def evaluate(ring: SummingRing, learner: Learner) -> tuple[float, float | 
     for buffer, before in zip(buffers, ours, strict=True):  # evaluation does not change the training
         buffer.copy_(before)
     everyone = await ring.all_gather(torch.tensor(found, dtype=torch.float64))
-    loss, right, judged = (math.fsum(column) for column in zip(*(part.tolist() for part in everyone), strict=True))
-    return loss / max(count, 1), right / judged if judged else None
+    loss, weight, right, judged = map(math.fsum, zip(*(part.tolist() for part in everyone), strict=True))
+    nothing = math.nan if count else 0.0  # no target counts, or there are no samples
+    return loss / weight if weight else nothing, right / judged if judged else None

@@ -1,12 +1,14 @@
 """Models that an experiment can name, sized for its data, and the user's own. The transformer follows nanoGPT."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from math import isqrt, prod
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
+from torch.nn.parameter import is_lazy
 
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig, is_import_path
@@ -218,7 +220,40 @@ def _user_model(config: TrainingConfig, data: Data) -> nn.Module:
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(f"training.model: {config.model!r}: has no parameters that can be trained")
+    if _lazy(model):
+        _initialize(model, data, f"training.model: {config.model!r}")
     return model
+
+
+def _lazy(model: nn.Module) -> list[str]:
+    """Names of parameters and buffers without a shape, which lazy modules get from their first input."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return [name for name, tensor in named if is_lazy(tensor)]
+
+
+@torch.no_grad()
+def _initialize(model: nn.Module, data: Data, where: str) -> None:
+    """Give lazy modules their shapes, with the first sample as input."""
+    inputs, _ = data.train.batch(torch.zeros(1, dtype=torch.int64))
+    with evaluating(model):  # so that running statistics do not change
+        guarded(model, f"{where}: its lazy parameters take their shapes from the first sample")(inputs)
+    if unused := _lazy(model):
+        raise ConfigError(
+            f"{where}: {unused[0]!r} has no shape yet, because its forward did not use it for the first sample;"
+            " give that layer its sizes, or remove it"
+        )
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for the length of the block. Afterwards each module is as before: some may be frozen."""
+    before = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
 
 
 def forward_of(config: TrainingConfig, model: nn.Module) -> Forward:

@@ -1,17 +1,82 @@
-"""Optimizers with the arithmetic of `torch.optim`, to the bit, and the schedule of the learning rate.
+"""Flat parameters, the optimizers that update them, gradient clipping, and the schedule of the learning rate.
 
-They are written out because creating a `torch.optim` optimizer imports torch's compiler, which adds 1.4 s to every
-node's start, and the nodes of one machine share its cores.
+Optimizers have the arithmetic of `torch.optim`, to the bit. They are written out because creating a `torch.optim`
+optimizer imports torch's compiler, which adds 1.4 s to every node's start, and the nodes of one machine share its
+cores.
 """
 
-from collections.abc import Sequence
-from math import cos, pi
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import cos, fsum, isfinite, pi
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
+
+
+@dataclass(frozen=True, slots=True)
+class FlatBucket:
+    """Parameters of one dtype that are exchanged together. The model's tensors are views of these two flat ones.
+
+    A complex number is two real ones here, as it is in torch's optimizers.
+    """
+
+    name: str
+    parameters: Tensor
+    gradients: Tensor
+    members: tuple[nn.Parameter, ...]
+    names: tuple[str, ...]  # of the members, in the model
+
+    @property
+    def nbytes(self) -> int:
+        return self.gradients.nbytes
+
+
+def flatten(model: nn.Module, bucket_bytes: int) -> list[FlatBucket]:
+    """Move the trainable parameters into buckets of about `bucket_bytes`. Frozen ones stay where they are."""
+    names = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    groups = _grouped([*names][::-1], bucket_bytes)
+    return [_bucket(index, members, [names[member] for member in members]) for index, members in enumerate(groups)]
+
+
+def _grouped(parameters: Sequence[nn.Parameter], bucket_bytes: int) -> Iterator[list[nn.Parameter]]:
+    group: list[nn.Parameter] = []
+    for parameter in parameters:
+        full = sum(member.nbytes for member in group) + parameter.nbytes > bucket_bytes
+        if group and (full or parameter.dtype != group[0].dtype):
+            yield group
+            group = []
+        group.append(parameter)
+    if group:
+        yield group
+
+
+def _bucket(index: int, members: Sequence[nn.Parameter], names: Sequence[str]) -> FlatBucket:
+    real = [_real(member.data) for member in members]
+    parameters = torch.empty(sum(numbers.numel() for numbers in real), dtype=real[0].dtype)
+    gradients = torch.zeros_like(parameters)
+    start = 0
+    for member, numbers in zip(members, real, strict=True):
+        part = slice(start, start + numbers.numel())
+        parameters[part].copy_(numbers.flatten())
+        member.data = _shaped(parameters[part], member)
+        member.grad = _shaped(gradients[part], member)
+        start = part.stop
+    return FlatBucket(f"gradients {index}", parameters, gradients, tuple(members), tuple(names))
+
+
+def _real(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _shaped(flat: Tensor, like: Tensor) -> Tensor:
+    return torch.view_as_complex(flat.view(*like.shape, 2)) if like.is_complex() else flat.view(like.shape)
+
+
+# -- optimizers
 
 EPSILON = 1e-8  # torch's default
 
@@ -101,6 +166,36 @@ class Adam:
         for number, (_, _, mean, square) in enumerate(self._parts):
             found |= {f"mean.{number}": mean, f"square.{number}": square}
         return found
+
+
+# -- clipping
+
+CLIP_EPSILON = 1e-6  # torch's
+
+
+def squares_of_part(buckets: Sequence[FlatBucket], rank: int, size: int) -> float:
+    """Sum of the squares of this rank's part of the gradients. The parts of all ranks make up the whole."""
+    return fsum(_norm_of_part(bucket.gradients, rank, size) ** 2 for bucket in buckets)
+
+
+def _norm_of_part(gradients: Tensor, rank: int, size: int) -> float:
+    count = gradients.numel()
+    part = gradients[rank * count // size : (rank + 1) * count // size]
+    return float(torch.linalg.vector_norm(part, dtype=torch.float64))
+
+
+def clip_factor(norm: float, limit: float, *, step: int) -> float:
+    """Factor that scales gradients of this norm down to the limit, as `torch.nn.utils.clip_grad_norm_` does."""
+    if not isfinite(norm):
+        raise ConfigError(
+            f"training.clip_norm: {limit:g}: in step {step} the norm of the gradients is {norm}, which no factor brings"
+            " down to that; the step was not made. Lower training.learning_rate, or look for NaN and infinity in the"
+            " data and the loss"
+        )
+    return min(1.0, limit / (norm + CLIP_EPSILON))
+
+
+# -- schedule
 
 
 def learning_rate_at(config: TrainingConfig, step: int, last_step: int | None) -> float:

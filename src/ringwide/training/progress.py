@@ -12,7 +12,11 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """Step of this rank. `loss` is the mean over its own samples."""
+    """Step of this rank.
+
+    `loss` is the mean over its own samples. Where targets have weights, it is this rank's part, per sample: the mean
+    over the samples of all ranks is the loss of the step.
+    """
 
     number: int  # from 1, over all epochs
     epoch: int  # from 0
@@ -22,6 +26,7 @@ class TrainingStep:
     learning_rate: float
     network_seconds: float  # time in which gradients were under way or waited for other ranks
     hidden_seconds: float  # of it, the time in which the backward pass went on
+    gradient_norm: float | None = None  # of the averaged gradients, before clipping; None without clip_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class Progress:
 
     steps: tuple[TrainingStep, ...]
     bytes_sent: int  # since training began
-    bytes_received: int
+    bytes_received: int  # so far: what others sent last may still be under way
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class Result:
     network_seconds: float
     hidden_seconds: float
     bytes_sent: int  # in these seconds, as are bytes received, ratio and codec time
-    bytes_received: int
+    bytes_received: int  # as their senders counted them
     fingerprint: str
     compression_ratio: float = 1.0  # raw bytes per byte sent
     codec_seconds: float = 0.0  # 0 without a codec

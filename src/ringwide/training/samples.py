@@ -32,6 +32,12 @@ class Samples(Protocol):
         """SHA-256 of all samples."""
 
 
+def may_have_target(samples: Samples, value: int) -> bool:
+    """Whether a target may have this value. Samples that have no `has_target` to ask may have any."""
+    known = getattr(samples, "has_target", None)
+    return True if known is None else bool(known(value))
+
+
 @dataclass(frozen=True, slots=True)
 class Data:
     """Samples to train on and samples to test on."""
@@ -63,6 +69,9 @@ class TensorSamples:
     def batch(self, indexes: Tensor) -> tuple[Tensor, Tensor]:
         # `features[indexes]` would take half as long again for a small batch.
         return self.features.index_select(0, indexes), self.labels.index_select(0, indexes)
+
+    def has_target(self, value: int) -> bool:
+        return not self.labels.is_floating_point() and bool((self.labels == value).any())
 
     def digest(self) -> bytes:
         whole = hashlib.sha256()

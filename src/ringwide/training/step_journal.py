@@ -1,11 +1,13 @@
 """Journal of a rank's steps: collects them until they are reported, and sums them up for the result."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Any, Protocol
+
+import torch
 
 from ringwide.training.progress import Progress, TrainingStep
 
@@ -38,26 +40,41 @@ class Stopwatch:
             self._since = self._clock()
 
 
-class TrafficSource(Protocol):
-    """Statistics of a ring since it was joined. A real ring's also have `links`, with what was `sent` by codec."""
+class LinkSource(Protocol):
+    """Statistics of the connections to one peer. `sent` tells raw and wire bytes by codec."""
 
     @property
+    def peer(self) -> int: ...
+    @property
     def bytes_sent(self) -> int: ...
+    @property
+    def sent(self) -> Sequence[Any]: ...
+
+
+class TrafficSource(Protocol):
+    """Statistics of a ring since it was joined."""
+
     @property
     def bytes_received(self) -> int: ...
     @property
     def codec_seconds(self) -> float: ...
+    @property
+    def links(self) -> Sequence[LinkSource]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Bytes sent and received. A difference of two is the traffic between them."""
 
-    bytes_sent: int = 0
+    bytes_to: Mapping[int, int] = field(default_factory=dict)  # sent, by peer
     bytes_received: int = 0
     raw_bytes: int = 0  # of segments before encoding
     wire_bytes: int = 0  # of the same segments as sent
     codec_seconds: float = 0.0
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(self.bytes_to.values())
 
     @property
     def compression_ratio(self) -> float:
@@ -65,7 +82,7 @@ class Traffic:
 
     def __sub__(self, before: "Traffic") -> "Traffic":
         return Traffic(
-            bytes_sent=self.bytes_sent - before.bytes_sent,
+            bytes_to={peer: sent - before.bytes_to.get(peer, 0) for peer, sent in self.bytes_to.items()},
             bytes_received=self.bytes_received - before.bytes_received,
             raw_bytes=self.raw_bytes - before.raw_bytes,
             wire_bytes=self.wire_bytes - before.wire_bytes,
@@ -74,14 +91,35 @@ class Traffic:
 
 
 def traffic_of(statistics: TrafficSource) -> Traffic:
-    sent = [tally for link in getattr(statistics, "links", ()) for tally in link.sent]
+    sent = [tally for link in statistics.links for tally in link.sent]
     return Traffic(
-        bytes_sent=statistics.bytes_sent,
+        bytes_to={link.peer: link.bytes_sent for link in statistics.links},
         bytes_received=statistics.bytes_received,
         raw_bytes=sum(tally.raw_bytes for tally in sent),
         wire_bytes=sum(tally.wire_bytes for tally in sent),
         codec_seconds=statistics.codec_seconds,
     )
+
+
+class Gathering(Protocol):
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    async def all_gather(self, tensor: Any) -> list[Any]: ...
+
+
+async def agreed_traffic(ring: Gathering, traffic: Traffic) -> Traffic:
+    """The same traffic, with the bytes received as their senders have counted them.
+
+    A rank knows exactly what it has sent by the end of a step. What has arrived by then is another matter: a faster
+    rank may have sent the first frames of what comes next, its evaluation or, after a pause, its next gradients.
+    """
+    ours = torch.zeros(ring.size, dtype=torch.int64)
+    for peer, sent in traffic.bytes_to.items():
+        ours[peer] = sent
+    everyone = await ring.all_gather(ours)
+    return replace(traffic, bytes_received=sum(int(theirs[ring.rank]) for theirs in everyone))
 
 
 RECENT_STEPS = 50

@@ -112,6 +112,15 @@ def test_a_varying_learning_rate_is_drawn(tmp_path: Path) -> None:
     assert "Learning rate" in titles(page_of(write_report(write_run(tmp_path, lines=lines))))
 
 
+def test_the_norm_of_clipped_gradients_is_drawn(tmp_path: Path) -> None:
+    lines = [step_line(0, step, gradient_norm=1 / step) for step in range(1, 50)]
+    assert "Gradient norm, before clipping" in titles(
+        page_of(write_report(write_run(tmp_path / "clipped", lines=lines)))
+    )
+    lines = [step_line(0, step) for step in range(1, 50)]
+    assert "Gradient norm" not in titles(page_of(write_report(write_run(tmp_path / "not", lines=lines))))
+
+
 def test_hostile_words_stay_words(tmp_path: Path) -> None:
     config = made_config(report={"notes": HOSTILE, "beside": [{"name": HOSTILE, "batches_per_second": 1}]})
     results = made_results(

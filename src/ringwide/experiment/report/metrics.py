@@ -30,6 +30,7 @@ class Point:
     low: float
     high: float
     learning_rate: float
+    gradient_norm: float | None = None  # None: not recorded, as without clip_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,8 @@ class _Bin:
     steps: int = 0
     seconds: float = 0.0
     learning_rate: float = 0.0
+    gradient_norms: float = 0.0
+    with_norm: int = 0
     losses: dict[int, tuple[float, int]] = field(default_factory=dict)  # by node: sum over samples, their number
 
     def add_loss(self, node: int, total: float, samples: int) -> None:
@@ -134,6 +137,8 @@ class _Bin:
         self.steps += other.steps
         self.seconds += other.seconds
         self.learning_rate += other.learning_rate
+        self.gradient_norms += other.gradient_norms
+        self.with_norm += other.with_norm
         for node, (total, samples) in other.losses.items():
             self.add_loss(node, total, samples)
 
@@ -147,6 +152,7 @@ class _Bin:
             low=min(means),
             high=max(means),
             learning_rate=self.learning_rate / self.count,
+            gradient_norm=self.gradient_norms / self.with_norm if self.with_norm else None,
         )
 
 
@@ -158,13 +164,24 @@ class StepBins:
     bins: dict[int, _Bin] = field(default_factory=dict)
 
     def add(
-        self, step: int, node: int, *, seconds: float, loss: float | None, samples: int, learning_rate: float
+        self,
+        step: int,
+        node: int,
+        *,
+        seconds: float,
+        loss: float | None,
+        samples: int,
+        learning_rate: float,
+        gradient_norm: float | None = None,
     ) -> None:
         found = self.bins.get(step // self.width) or self._new_bin(step)
         found.count += 1
         found.steps += step
         found.seconds += seconds
         found.learning_rate += learning_rate
+        if gradient_norm is not None:
+            found.gradient_norms += gradient_norm
+            found.with_norm += 1
         if loss is not None:
             found.add_loss(node, loss * samples, samples)
 
@@ -240,13 +257,22 @@ class _Gathered:
         node, step, seconds, loss = int(line["node"]), int(line["step"]), float(line["seconds"]), number(line["loss"])
         learning_rate, samples = float(line["learning_rate"]), int(line["samples"])
         network, hidden = float(line["network_seconds"]), float(line["hidden_seconds"])
+        norm = number(line.get("gradient_norm"))
         self.times.add(seconds)
         if samples == 0:
             loss = None  # no samples left at the end of an epoch
         elif loss is None or not math.isfinite(loss):
             loss = None
             self.first_step_not_finite = min(step, self.first_step_not_finite or step)
-        self.steps.add(step, node, seconds=seconds, loss=loss, samples=samples, learning_rate=learning_rate)
+        self.steps.add(
+            step,
+            node,
+            seconds=seconds,
+            loss=loss,
+            samples=samples,
+            learning_rate=learning_rate,
+            gradient_norm=norm,
+        )
 
         heard = self.heard.setdefault(node, NodeSteps())
         heard.steps_of_samples[samples] = heard.steps_of_samples.get(samples, 0) + 1

@@ -38,6 +38,7 @@ def of_run(run: Run, metrics: Metrics) -> list[Plot]:
         pace(run, metrics),
         time_split(run),
         learning_rate(metrics),
+        gradient_norm(metrics),
         beside(run),
     )
     return [plot for plot in plots if plot is not None]
@@ -160,6 +161,20 @@ def learning_rate(metrics: Metrics) -> Plot | None:
         step_axis(axes)
 
     return Plot("Learning rate", drawn(draw))
+
+
+def gradient_norm(metrics: Metrics) -> Plot | None:
+    norms = [(point.step, point.gradient_norm) for point in metrics.points if point.gradient_norm is not None]
+    if not norms:
+        return None
+
+    def draw(axes: "Axes") -> None:
+        axes.plot([step for step, _ in norms], [norm for _, norm in norms], color=PURPLE)
+        axes.set(ylabel="norm")
+        axes.set_ylim(bottom=0)
+        step_axis(axes)
+
+    return Plot("Gradient norm, before clipping", drawn(draw))
 
 
 def beside(run: Run) -> Plot | None:

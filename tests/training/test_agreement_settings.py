@@ -6,8 +6,8 @@ import torch
 from in_memory_ring import Meeting
 
 from ringwide.errors import ConfigError
+from ringwide.training.agreement import agree
 from ringwide.training.config import TrainingConfig
-from ringwide.training.resume_check import agree
 from ringwide.training.samples import Data, TensorSamples
 
 CONFIG = TrainingConfig(model="own:model", model_options={"width": 3, "depth": {"a": 1, "b": 2}})

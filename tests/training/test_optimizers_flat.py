@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ringwide.training.learner import FlatBucket, flatten
+from ringwide.training.optimizers import FlatBucket, flatten
 
 SMALLEST = 1024
 

@@ -6,8 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from in_memory_ring import InMemoryRing, Meeting
 
+from ringwide.training.agreement import ASK_EVERY_SECONDS, MOST_STEPS, StopAgreement
 from ringwide.training.progress import StopRequest
-from ringwide.training.stop_agreement import ASK_EVERY_SECONDS, MOST_STEPS, StopAgreement
 
 FAR = 3000
 
