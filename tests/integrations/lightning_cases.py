@@ -9,10 +9,10 @@ from typing import Any
 
 import lightning
 import torch
-from tests.integrations.library_cases import Case, Outcome, Run, flat
 from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from tests.integrations.library_cases import Case, Outcome, Run, flat
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
