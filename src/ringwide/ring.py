@@ -109,7 +109,12 @@ class Ring:
     def __init__(self, engine: Engine) -> None:
         self.rank, self.size, self.config = engine.rank, engine.size, engine.config
         self._engine, self._calls = engine, engine.calls
-        self._plans = PlanCache(engine.planner, size=self.size, half_precision=self.config.half_precision)
+        self._plans = PlanCache(
+            engine.planner,
+            size=self.size,
+            half_precision=self.config.half_precision,
+            encodes=self.config.codec != "none",
+        )
         self._small_tensors = SmallTensorCache()
         quiet = self.config.on_nonfinite == "ignore"
         self._inspector = None if quiet else Inspector(self.rank, time=time.monotonic)

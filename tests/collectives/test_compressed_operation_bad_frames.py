@@ -43,16 +43,25 @@ def encoded(name: str, array: Any = None) -> bytes:
     return bytes(payload)
 
 
-def data(ring: Ring, codec: int, payload: bytes, *, op: str = "mean", claims: int | None = None) -> bytes:
-    """The first frame that the villain owes its successor in its next all-reduce, with another payload."""
+def data(
+    ring: Ring,
+    codec: int,
+    payload: bytes,
+    *,
+    op: str = "mean",
+    claims: int | None = None,
+    hop: int = 1,
+    segment: int = 2,
+) -> bytes:
+    """A frame that the villain owes its successor in its next all-reduce, with another payload. The first starts here."""
     caller = ring._calls._queues[""].callers.joined
     (call_plan,) = (found for key, found in ring._plans._known.items() if key[0] is Call.ALLREDUCE and key[1] == op)
     header = pack_data(
         codec=codec,
         bucket=0,
-        hop=1,
+        hop=hop,
         epoch=0,
-        segment=2,  # its journey starts at rank 0
+        segment=segment,
         collective=ring._engine.dispatcher.channels.default.next,
         fingerprint=call_plan.plan.fingerprint ^ (caller.seed + (caller.calls + 1) * STRIDE) & MASK,
         payload_bytes=len(payload) if claims is None else claims,

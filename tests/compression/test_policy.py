@@ -39,10 +39,10 @@ def plan_of(
 
 
 def numbers_of(dtype: str = "float32", op: str = "mean", *, count: int = COUNT, name: str = "") -> Bucket:
-    arithmetic = arithmetic_of(dtype, op, SIZE, half_precision="float32")
+    arithmetic = arithmetic_of(dtype, op, SIZE, half_precision="float32", widened=True)
     ours: Array = np.random.default_rng(1).standard_normal(count).astype(arithmetic.carrier)
     label = Label(name, "what") if name else None
-    return Bucket(ours, None, arithmetic.combine, arithmetic.finish, arithmetic.weight, label)
+    return arithmetic.bucket(ours, None, label)
 
 
 def codec_jobs_for(codec_policy: CodecPolicy, numbers: Bucket, plan: Plan | None = None) -> CodecJobs:

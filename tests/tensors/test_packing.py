@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringwide.tensors.arithmetic import FLOATS, HALVES, INTEGERS, OPERATIONS, arithmetic_of, carrier_of
-from ringwide.tensors.bucket import BufferPool
+from ringwide.tensors.bucket import Bucket, BufferPool
 from ringwide.tensors.leaves import leaf_of, leaves_of
 from ringwide.tensors.packing import Bundle, groups_of
 
@@ -32,18 +32,31 @@ KINDS = [pytest.param(tensor_of, dtype, id=f"torch-{dtype}") for dtype in DTYPES
 ]
 
 
-def loaded(values: object, op: str = "sum", *, size: int = 2, half: str = "float32", copies: bool = False) -> Bundle:
+def loaded(
+    values: object,
+    op: str = "sum",
+    *,
+    size: int = 2,
+    half: str = "float32",
+    widened: bool = False,
+    copies: bool = False,
+) -> Bundle:
     leaves, signature = leaves_of(values)
-    groups = groups_of(signature, lambda dtype: arithmetic_of(dtype, op, size, half_precision=half))
+    groups = groups_of(signature, lambda dtype: arithmetic_of(dtype, op, size, half_precision=half, widened=widened))
     return Bundle(leaves, groups, BufferPool(), copies=copies)
 
 
 def reduced(bundle: Bundle) -> Bundle:
     """What a ring of two does when the other rank brings the same numbers."""
     for numbers in bundle.numbers:
-        numbers.combine(numbers.ours.copy(), numbers.ours, numbers.ours)
-        numbers.complete(numbers.ours)
+        total = memory_for_sum(numbers)
+        numbers.combine(numbers.ours.copy(), numbers.ours, total)
+        numbers.complete(total, numbers.ours)
     return bundle
+
+
+def memory_for_sum(numbers: Bucket) -> Any:
+    return numbers.ours if numbers.halves is None else np.empty(numbers.ours.size, np.float32)
 
 
 def listed(value: Any) -> Any:
@@ -127,7 +140,7 @@ def test_containers_that_mix_dtypes_and_kinds_make_one_bucket_for_each_dtype(con
     assert [(numbers.ours.dtype.name, numbers.ours.size) for numbers in bundle.numbers] == [
         ("float32", 3),
         ("int64", 2),
-        ("float32", 1),
+        ("int16", 1),  # words of bfloat16
     ]
     reduced(bundle).commit()
     members = list(values.values()) if isinstance(values, Mapping) else list(values)
@@ -269,8 +282,8 @@ def test_one_contiguous_tensor_is_used_where_it_lies(dtype: str) -> None:
 
 def test_what_does_not_lie_flat_alone_is_copied() -> None:
     one, other = np.ones(4), np.ones(4)
-    for values in ([one, other], one[::2], one.astype(np.float16)):
-        numbers = loaded(values).numbers[0]
+    for values, widened in (([one, other], False), (one[::2], False), (one.astype(np.float16), True)):
+        numbers = loaded(values, widened=widened).numbers[0]
         assert not np.shares_memory(numbers.ours, one)
         assert numbers.saved is None, "a copy needs no copy"
 
@@ -294,18 +307,27 @@ def test_copies_that_are_discarded_leave_the_callers_tensors_as_they_were() -> N
 
 def test_half_precision_is_summed_in_float32_unless_native_is_asked() -> None:
     for dtype in HALVES:
-        assert arithmetic_of(dtype, "sum", 2, half_precision="float32").carrier == np.float32
-    assert arithmetic_of("float16", "sum", 2, half_precision="native").carrier == np.float16
-    assert arithmetic_of("bfloat16", "sum", 2, half_precision="native").carrier.itemsize == 2
+        assert arithmetic_of(dtype, "sum", 2, half_precision="float32").sum_itemsize == 4
+        assert arithmetic_of(dtype, "sum", 2, half_precision="native").sum_itemsize == 2
+
+
+def test_half_precision_is_used_where_it_lies_unless_a_codec_needs_it_wider() -> None:
+    for half in (np.ones(4, np.float16), torch.ones(4, dtype=torch.bfloat16)):
+        (alone,), (widened,) = loaded(half).numbers, loaded(half, widened=True).numbers
+        assert (alone.ours.itemsize, widened.ours.dtype) == (2, np.float32)
+        assert alone.saved is not None
+        assert widened.saved is None
 
 
 def total_of(parts: list[torch.Tensor], op: str, half: str) -> torch.Tensor:
     """All parts combined one after the other, as one rank would."""
     bundles = [loaded(part, op, size=len(parts), half=half) for part in parts]
     first = bundles[0].numbers[0]
+    value, total = first.ours, memory_for_sum(first)
     for bundle in bundles[1:]:
-        first.combine(first.ours, bundle.numbers[0].ours, first.ours)
-    first.complete(first.ours)
+        first.combine(value, bundle.numbers[0].ours, total)
+        value = total
+    first.complete(total, first.ours)
     bundles[0].commit()
     return parts[0]
 

@@ -154,7 +154,7 @@ class Operation:
     def check(self, peer: int, header: Header) -> None:
         """May this frame come, and is it as long as it must be? Asked before a byte of its payload is used."""
         self._check_turn(peer, header)
-        raw_bytes = self._raw_bytes(header.segment)
+        raw_bytes = self._raw_bytes(header.segment, header.hop)
         if header.codec != RAW:
             self._refuse(peer, header.segment, f"with codec number {header.codec}, where it must come raw")
         if header.payload_bytes != raw_bytes:
@@ -171,7 +171,11 @@ class Operation:
     def _accuse(self, peer: int, segment: int, problem: str) -> str:
         return accusation(peer, segment, self._collective, problem)
 
-    def _raw_bytes(self, segment: int) -> int:
+    def _raw_bytes(self, segment: int, hop: int) -> int:
+        """Bytes of what arrives at this hop, before it is encoded."""
+        return self._segment_bytes(segment)
+
+    def _segment_bytes(self, segment: int) -> int:
         first, last = self._bounds[segment]
         return (last - first) * self._itemsize
 
@@ -189,7 +193,7 @@ class Operation:
         self.progress += 1
         segment, hop = header.segment, header.hop
         if not self.express:
-            self._ledgers[lane.peer].note_received(header.codec, self._raw_bytes(segment), len(payload))
+            self._ledgers[lane.peer].note_received(header.codec, self._raw_bytes(segment, hop), len(payload))
         script = self._machine.arrive(segment, hop)
         if not script:
             self._early[segment, hop] = memoryview(bytes(payload))
@@ -214,7 +218,7 @@ class Operation:
     ) -> None:
         for instruction in script:  # by isinstance: a match statement takes three times as long here
             if isinstance(instruction, Send):
-                self._send(segment, self._value(segment), instruction.hop, instruction.peer, self)
+                self._send(segment, self._outgoing(segment), instruction.hop, instruction.peer, self)
             elif isinstance(instruction, Combine):
                 self._combine(segment, payload, instruction.arrival_first)
             elif isinstance(instruction, Relay):
@@ -243,7 +247,8 @@ class Operation:
     def _finish(self, segment: int) -> None:
         first, last = self._bounds[segment]
         self._snapshot.save(segment)  # alone in the ring, nothing was combined before
-        self._numbers.complete(self._numbers.ours[first:last])
+        total = self._numbers.ours[first:last]
+        self._numbers.complete(total, total)
 
     def _relay(self, segment: int, payload: memoryview, lane: LaneLike | None, relay: Relay) -> None:
         """Add our numbers to the sum on its way: into the memory that the next rank reads, or else where it has landed,
@@ -261,10 +266,17 @@ class Operation:
         if room is not None:
             self._send_reserved(segment, len(payload), relay)
             return
-        borrower = Borrower(self, lane)
+        self._send_from_scratch(segment, onward, lane.scratch, relay)
+
+    def _send_from_scratch(self, segment: int, onward: memoryview, scratch: Scratch, relay: Relay) -> None:
+        borrower = Borrower(self, scratch)
         self._send(segment, onward, relay.hop, relay.peer, borrower)
         if not borrower.left:
-            borrower.lent = lane.scratch.lend()
+            borrower.lent = scratch.lend()
+
+    def _outgoing(self, segment: int) -> memoryview:
+        """The value of a segment, which is about to be sent."""
+        return self._value(segment)
 
     def _value(self, segment: int) -> memoryview:
         first, last = self._bounds[segment]
@@ -275,7 +287,7 @@ class Operation:
         if self.express:
             link.send_express(header, payload)
             return
-        self._ledgers[peer].note_sent(codec, self._raw_bytes(segment), len(payload))
+        self._ledgers[peer].note_sent(codec, self._raw_bytes(segment, hop), len(payload))
         copied = self._machine.overwrites_sent
         self._unsent += not copied
         link.send_bulk(header, payload, stripe=segment, owner=None if copied else owner, key=self._key)
@@ -330,15 +342,15 @@ def accusation(peer: int, segment: int, collective: int, problem: str) -> str:
 class Borrower:
     """Owns one relayed payload while it waits, in its lane's scratch, for its turn to leave."""
 
-    __slots__ = ("_lane", "_operation", "left", "lent")
+    __slots__ = ("_operation", "_scratch", "left", "lent")
 
-    def __init__(self, operation: Operation, lane: LaneLike) -> None:
-        self._operation, self._lane = operation, lane
+    def __init__(self, operation: Operation, scratch: Scratch) -> None:
+        self._operation, self._scratch = operation, scratch
         self.lent: memoryview | None = None
         self.left = False
 
     def sent(self) -> None:
         self.left = True
         if self.lent is not None:
-            self._lane.scratch.give_back(self.lent)
+            self._scratch.give_back(self.lent)
         self._operation.sent()

@@ -17,6 +17,7 @@ from ringwide.collectives.bucket_operation import (
     Operation,
     SendOwner,
 )
+from ringwide.collectives.half_operation import HalfOperation
 from ringwide.collectives.plan import Plan
 from ringwide.compression.autotune import RAW
 from ringwide.compression.codecs.base import BadPayload
@@ -56,7 +57,7 @@ class CompressedOperation(Operation):
             super().check(peer, header)
             return
         self._check_turn(peer, header)
-        if problem := self.codec_jobs.check(header, self._raw_bytes(header.segment)):
+        if problem := self.codec_jobs.check(header, self._raw_bytes(header.segment, header.hop)):
             self._refuse(peer, header.segment, problem)
 
     def landing(self, lane: LaneLike, header: Header, here: memoryview | None) -> memoryview:
@@ -67,7 +68,7 @@ class CompressedOperation(Operation):
     def _execute(
         self, script: Script, segment: int, payload: memoryview, lane: LaneLike | None, codec: int = RAW
     ) -> None:
-        if codec == RAW and not self.codec_jobs.takes(script, self._raw_bytes(segment)):
+        if codec == RAW and not self.codec_jobs.takes(script, self._segment_bytes(segment)):
             super()._execute(script, segment, payload, lane)
         else:
             self._hand_in(script, segment, payload, lane, codec)
@@ -83,7 +84,7 @@ class CompressedOperation(Operation):
         job = partial(self._job, script, segment, payload, codec)
         then = partial(self._job_done, script, segment, Loan(self, lane))
         self._arrivals += 1
-        if self._arrivals * self._raw_bytes(segment) > RELAYED_LIMIT_BYTES:
+        if self._arrivals * self._segment_bytes(segment) > RELAYED_LIMIT_BYTES:
             do_now(job, then)  # enough has been borrowed
         else:
             self._run(job, then)
@@ -208,6 +209,8 @@ def operation_for(
     task: BucketTask, plan: Plan, policy: CodecPolicy | None, pool: CodecPoolLike | None, on_failed: OnFailed
 ) -> Operation:
     """The operation of a bucket: only what goes round the ring is ever encoded."""
+    if task.numbers.halves is not None:
+        return HalfOperation(task)
     if policy is None or pool is None or task.plan.algorithm != "ring":
         return Operation(task)
     codec_jobs = policy.jobs_for(

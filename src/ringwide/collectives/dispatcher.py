@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ringwide.collectives.bucket_operation import BucketTask, FrameFields, LaneLike, LinkLike, Operation
 from ringwide.collectives.compressed_operation import operation_for
 from ringwide.collectives.deadlines import Clock, Deadlines
+from ringwide.collectives.half_operation import SingleHalfOperation
 from ringwide.collectives.news import (
     Announcements,
     abort_error,
@@ -177,7 +178,7 @@ class Dispatcher:
     def _operation(self, collective: Collective, index: int, numbers: Bucket) -> Operation | SingleSegmentOperation:
         part = collective.plan.parts[index]
         if part.tree is not None:
-            return SingleSegmentOperation(
+            return (SingleSegmentOperation if numbers.halves is None else SingleHalfOperation)(
                 part.tree,
                 numbers,
                 self._links,

@@ -69,8 +69,12 @@ class SingleSegmentOperation:
             self._refuse(peer, header, f"at hop {header.hop}, which is not what comes next")
         if header.codec != RAW:
             self._refuse(peer, header, f"with codec number {header.codec}, where it must come raw")
-        if header.payload_bytes != len(self._bytes):
-            self._refuse(peer, header, f"in {header.payload_bytes} bytes, where it has {len(self._bytes)}")
+        if header.payload_bytes != self._bytes_at(header.hop):
+            self._refuse(peer, header, f"in {header.payload_bytes} bytes, where it has {self._bytes_at(header.hop)}")
+
+    def _bytes_at(self, hop: int) -> int:
+        """Length of a payload that arrives at this hop."""
+        return len(self._bytes)
 
     def _refuse(self, peer: int, header: Header, problem: str) -> None:
         raise RemoteProtocolError(accusation(peer, header.segment, self._collective, problem))
@@ -108,17 +112,14 @@ class SingleSegmentOperation:
         elif keeps:
             self._bytes[:] = payload
         if finishes:
-            numbers = self._numbers
-            if numbers.finish is not None:
-                numbers.finish(numbers.ours)
-            if numbers.narrow is not None:
-                numbers.narrow(numbers.ours)
+            self._finish()
         if peers:
             prepared, header = self._prepared
             if prepared != hop:
                 header = self._header(hop)
+            payload = self._outgoing()
             for peer in peers:
-                self._links[peer].send_express(header, self._bytes)
+                self._links[peer].send_express(header, payload)
 
     def _header(self, hop: int) -> bytes:
         return pack_data(
@@ -128,12 +129,18 @@ class SingleSegmentOperation:
             segment=0,
             collective=self._collective,
             fingerprint=self._fingerprint,
-            payload_bytes=len(self._bytes),
+            payload_bytes=self._bytes_at(hop),
         )
 
     def _combine(self, payload: memoryview) -> None:
         value = self._numbers.ours
         self._numbers.combine(value, np.frombuffer(payload, value.dtype), value)
+
+    def _finish(self) -> None:
+        self._numbers.complete(self._numbers.ours, self._numbers.ours)
+
+    def _outgoing(self) -> memoryview:
+        return self._bytes
 
     def _save(self) -> None:
         """What will be replaced comes back if the collective fails."""

@@ -34,6 +34,9 @@ class DirectMachine:
     def combines(self, hop: int) -> bool:
         return False
 
+    def is_partial(self, hop: int) -> bool:
+        return False
+
     def arrive(self, segment: int, hop: int) -> Script:
         self._missing.remove(segment)
         return _KEEP

@@ -66,6 +66,10 @@ class Machine(Protocol):
         """Whether an arrival at this hop is combined, and not simply kept."""
         ...
 
+    def is_partial(self, hop: int) -> bool:
+        """Whether an arrival at this hop is a sum of several ranks, but not of all."""
+        ...
+
     def arrive(self, segment: int, hop: int) -> Script:
         """The script for a frame that is here. Empty: too early, ask again when the segment has moved on."""
         ...

@@ -156,6 +156,9 @@ class RingMachine:
     def combines(self, hop: int) -> bool:
         return hop <= self._schedule.adds_until
 
+    def is_partial(self, hop: int) -> bool:
+        return 1 < hop <= self._schedule.adds_until
+
     def arrive(self, segment: int, hop: int) -> Script:
         self._visits[segment] += 1
         self._missing -= 1

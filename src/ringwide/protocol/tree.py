@@ -71,6 +71,7 @@ class TreeSchedule:
 
     def __init__(self, *, rank: int, size: int, fanout: int) -> None:
         self.fanout, self.last_hop = fanout, size
+        self.partial_hops = range(1, -(-(size - 1) // fanout))  # of ranks with children, but the root
         self.children = range(rank * fanout + 1, min(size, (rank + 1) * fanout + 1))
         self.parent = (rank - 1) // fanout if rank else None
         total_down = tuple(Send(size, child) for child in self.children)
@@ -111,6 +112,9 @@ class TreeMachine:
 
     def combines(self, hop: int) -> bool:
         return hop != self._schedule.last_hop
+
+    def is_partial(self, hop: int) -> bool:
+        return hop in self._schedule.partial_hops
 
     def arrive(self, segment: int, hop: int) -> Script:
         stop = self._schedule.stops[self._position[segment]]

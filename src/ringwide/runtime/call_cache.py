@@ -32,8 +32,9 @@ class CallPlan(NamedTuple):
 class PlanCache:
     """Those of one ring."""
 
-    def __init__(self, planner: Planner, *, size: int, half_precision: str) -> None:
-        self._planner, self._size, self._half_precision = planner, size, half_precision
+    def __init__(self, planner: Planner, *, size: int, half_precision: str, encodes: bool) -> None:
+        """`encodes`: a codec may carry the buckets."""
+        self._planner, self._size, self._half_precision, self._encodes = planner, size, half_precision, encodes
         self._known: dict[tuple[CollectiveKind, str, int, Signature, str, bool], CallPlan] = {}
 
     def find(
@@ -60,7 +61,7 @@ class PlanCache:
     ) -> CallPlan:
         def arithmetic_for(dtype: str) -> Arithmetic:
             if kind in REDUCING:
-                return arithmetic_of(dtype, op, self._size, half_precision=self._half_precision)
+                return arithmetic_of(dtype, op, self._size, half_precision=self._half_precision, widened=self._encodes)
             return Arithmetic(carrier_of(dtype), np.add, None)
 
         def label_of(dtype: str) -> Label:
@@ -132,8 +133,7 @@ class SmallTensorCache:
             return None
         plan, _, arithmetic, label = known
         saved = np.empty_like(flat)
-        numbers = Bucket(flat, saved, arithmetic.combine, arithmetic.finish, arithmetic.weight, label)
-        return InPlace(plan, numbers, value)
+        return InPlace(plan, arithmetic.bucket(flat, saved, label), value)
 
     def _flat_tensor(self, tensor: Any, known: _Known) -> Array | None:
         if not is_dense(tensor.layout) or not tensor.is_contiguous():

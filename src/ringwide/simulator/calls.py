@@ -20,6 +20,7 @@ ORDERED = "ordered"
 _REDUCTIONS = ("sum", "sum", "mean", "min", "max", "prod", ORDERED)
 _INTEGERS = ("int64", "int32", "uint8")
 _FLOATS = ("float64", "float32")
+_HALVES = ("float16",)
 REDUCING = (CollectiveKind.ALLREDUCE, CollectiveKind.REDUCE_SCATTER)
 _ODDS_OF_KINDS = (
     *[CollectiveKind.ALLREDUCE] * 4,
@@ -46,7 +47,10 @@ class SimulatedCall:
     def request(self) -> Request:
         tensors = ", ".join(f"{dtype}[{count}]" for dtype, count in self.buckets)
         lead = f"root {self.root}" if self.kind is CollectiveKind.BROADCAST else self.op
-        shapes = tuple(BucketShape(dtype, count, np.dtype(dtype).itemsize) for dtype, count in self.buckets)
+        shapes = tuple(
+            BucketShape(dtype, count, _arithmetic(self.kind, dtype, self.op, 1).sum_itemsize)
+            for dtype, count in self.buckets
+        )
         return Request(self.kind, f"{lead}, {tensors}", shapes, self.root)
 
 
@@ -130,7 +134,8 @@ def _bucket_count(rng: Random, kind: CollectiveKind) -> int:
 
 
 def _bucket(rng: Random, size: int, kind: CollectiveKind, op: str, codec_settings: CodecSettings) -> tuple[str, int]:
-    dtype = rng.choice(_FLOATS if op == "mean" else _FLOATS * (3 if codec_settings.lossy else 1) + _INTEGERS)
+    floats = _FLOATS * (3 if codec_settings.lossy else 1) + (() if codec_settings.encodes else _HALVES)
+    dtype = rng.choice(floats if op == "mean" else floats + _INTEGERS)
     most = (
         15 * size + 50 if codec_settings.encodes else (4 if size < LARGE else 2) * size
     )  # codecs do not shrink a few numbers
@@ -165,8 +170,8 @@ def _ordered(left: Array, right: Array, out: Array) -> None:
 
 
 @cache
-def _arithmetic(dtype: str, op: str, size: int) -> Arithmetic:
-    if op == ORDERED:
+def _arithmetic(kind: CollectiveKind, dtype: str, op: str, size: int) -> Arithmetic:
+    if kind not in REDUCING or op == ORDERED:
         return Arithmetic(np.dtype(dtype), _ordered, None)
     return arithmetic_of(dtype, op, size, half_precision="float32")
 
@@ -225,12 +230,11 @@ class SimulatedMemory:
     def _numbers(self, bucket: int) -> Bucket:
         call_numbers = self._call_numbers
         dtype, count = call_numbers.call.buckets[bucket]
-        arithmetic = _arithmetic(dtype, call_numbers.call.op, call_numbers.size)
+        arithmetic = _arithmetic(call_numbers.call.kind, dtype, call_numbers.call.op, call_numbers.size)
         ours = call_numbers.given[bucket][self._rank].copy()
         saved = np.full(count, _RUBBISH, arithmetic.carrier) if self._saves else None
-        weight = arithmetic.weight if call_numbers.call.kind in REDUCING else 0.0
         what = f"{call_numbers.call.kind.value} {call_numbers.call.op} of {call_numbers.call.buckets}, bucket {bucket}"
-        return Bucket(ours, saved, arithmetic.combine, arithmetic.finish, weight, Label(what, what))
+        return arithmetic.bucket(ours, saved, Label(what, what))
 
     def results(self) -> list[tuple[Array, Array | None]]:
         """Results of this rank, each with the expected one."""

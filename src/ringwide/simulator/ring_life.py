@@ -23,7 +23,16 @@ from ringwide.simulator.lane import SimulatedLane
 from ringwide.simulator.network import Network
 from ringwide.simulator.rank import Rank, SimulatedHeartbeats
 from ringwide.simulator.scenario import Fault, FaultKind, Scenario, scenario_of
-from ringwide.simulator.verdict import FeedbackLedger, explains, follows, is_deaf, must_fail, patience, woken_at
+from ringwide.simulator.verdict import (
+    FeedbackLedger,
+    explains,
+    follows,
+    is_deaf,
+    must_fail,
+    patience,
+    was_busy,
+    woken_at,
+)
 
 _EXPRESS_SHARE = 0.5
 """Share of single-lane resets that hit the express lane, without which they are hardest to notice."""
@@ -280,7 +289,7 @@ class Life:
             return True
         if error is None:
             return index in rank.gave_up_on or not must_fail(self.scenario.fault, index)
-        if follows(error, faults, [other.left for other in self.ranks]):
+        if follows(error, faults, [other.left for other in self.ranks]) or was_busy(rank.rank, error, faults):
             return True
         return any(explains(fault, rank.rank, index, error, second=fault is not faults[0]) for fault in faults)
 

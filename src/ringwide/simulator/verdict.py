@@ -93,6 +93,15 @@ def follows(error: RingwideError, faults: Sequence[Fault], left: Sequence[bool])
     return serious and isinstance(error, PeerLeft) and left[error.rank]
 
 
+def was_busy(rank: int, error: RingwideError, faults: Sequence[Fault]) -> bool:
+    """Whether others may have given up on a rank while it computed and a second fault cut it off.
+
+    Whoever did has closed its connections by the time it looks at them again.
+    """
+    computed = any(fault.kind is FaultKind.COMPUTE and fault.rank == rank for fault in faults)
+    return computed and any(fault.cuts and rank in fault.ends for fault in faults) and isinstance(error, PeerLost)
+
+
 # -- deadlines: all ranks that can learn of a fault must do so before a collective times out
 
 _CROSSINGS = 40

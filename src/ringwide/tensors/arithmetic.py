@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ringwide.compression.codecs.base import Array
-from ringwide.tensors.bucket import Combiner
-from ringwide.tensors.half_rounding import NARROW
+from ringwide.compression.codecs.blocks import SCRATCH, pieces
+from ringwide.compression.codecs.half import HALF_FORMATS, HalfFormat
+from ringwide.tensors.bucket import Bucket, Combiner, Label
 
 HALVES = ("float16", "bfloat16")
 FLOATS = ("float64", "float32", *HALVES)
@@ -53,10 +54,24 @@ class Arithmetic:
     """Divisor of a sum of floats, see `Bucket`."""
     narrow: Callable[[Array], object] | None = None
     """Rounds a total to half precision, see `Bucket`."""
+    halves: HalfFormat | None = None
+    """Half precision that is carried as it is and summed in float32, see `Bucket`."""
+
+    @property
+    def sum_itemsize(self) -> int:
+        """Bytes of a sum on its way."""
+        return self.carrier.itemsize if self.halves is None else _WIDE.itemsize
+
+    def bucket(self, ours: Array, saved: Array | None, label: Label | None) -> Bucket:
+        return Bucket(ours, saved, self.combine, self.finish, self.weight, label, self.narrow, self.halves)
 
 
-def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Arithmetic:
-    """The rule for one dtype and operation. Half precision is summed in float32 unless `native` is asked for."""
+def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str, widened: bool = False) -> Arithmetic:
+    """The rule for one dtype and operation.
+
+    Half precision is summed in float32, unless `native` is asked for. `widened`: it is carried in float32 as well, so
+    that codecs can encode it.
+    """
     if op not in _UFUNCS:
         raise ValueError(f"op {op!r} is not one of {', '.join(_UFUNCS)}")
     if op == "mean" and dtype not in FLOATS:
@@ -65,13 +80,18 @@ def arithmetic_of(dtype: str, op: str, size: int, *, half_precision: str) -> Ari
         raise TypeError(f"op {op!r} combines the bits of integers, and these are {dtype}; use {', '.join(INTEGERS)}")
     if op == "quotient" and dtype not in INTEGERS:
         raise TypeError(f"op {op!r} divides integers, and these are {dtype}; use op='mean'")
-    if dtype == "bfloat16" and half_precision == "native":
-        return _native_bfloat16(op, size)
-    narrow = NARROW.get(dtype) if half_precision == "float32" else None
-    carrier = np.dtype(dtype if narrow is None else "float32")
-    weight = {"sum": 1.0, "mean": float(size)}.get(op, 0.0) if dtype in FLOATS else 0.0
     combine = no_float_warnings(_UFUNCS[op]) if dtype in FLOATS else _UFUNCS[op]
-    return Arithmetic(carrier, combine, _finish(op, size, carrier), weight, narrow)
+    weight = {"sum": 1.0, "mean": float(size)}.get(op, 0.0) if dtype in FLOATS else 0.0
+    half = HALF_FORMATS.get(dtype)
+    if half is None:
+        carrier = np.dtype(dtype)
+        return Arithmetic(carrier, combine, _finish(op, size, carrier), weight)
+    finish = _finish(op, size, _WIDE)
+    if half_precision == "native":
+        return Arithmetic(half.carrier, _rounded_sum(half, combine), finish and _rounded(half, finish))
+    if widened:
+        return Arithmetic(_WIDE, combine, finish, weight, half.narrow_in_place)
+    return Arithmetic(half.carrier, _wide_sum(half, combine), finish, weight, halves=half)
 
 
 def _finish(op: str, size: int, carrier: np.dtype[Any]) -> Callable[[Array], object] | None:
@@ -87,23 +107,55 @@ def _finish(op: str, size: int, carrier: np.dtype[Any]) -> Callable[[Array], obj
     return divide_towards_zero if op == "quotient" else None
 
 
-def _native_bfloat16(op: str, size: int) -> Arithmetic:
-    """numpy has no bfloat16: its bits are carried as int16 and torch does the sums."""
-    torch = loaded_torch()
-    function = {"sum": torch.add, "mean": torch.add, "min": torch.minimum, "max": torch.maximum, "prod": torch.mul}[op]
+_WIDE = np.dtype(np.float32)
 
-    def numbers(bits: Array) -> Any:
-        return torch.from_numpy(bits if bits.flags.writeable else bits.copy()).view(torch.bfloat16)
 
-    def combine(left: Array, right: Array, out: Array) -> None:
-        function(numbers(left), numbers(right), out=numbers(out))
+def _wide_sum(half: HalfFormat, combine: Combiner) -> Combiner:
+    """Combination of words or float32 into float32, which may be one of those that are combined."""
 
-    def divide(total: Array) -> None:
-        numbers(total).div_(size)
+    def combine_wide(left: Array, right: Array, out: Array) -> None:
+        for piece in pieces(out.size):
+            total = out[piece]
+            wide_left = _widened(half, left[piece], total)
+            combine(wide_left, _widened(half, right[piece], SCRATCH.second[: total.size]), total)
 
-    return Arithmetic(np.dtype("int16"), combine, divide if op == "mean" else None)
+    return combine_wide
+
+
+def _widened(half: HalfFormat, numbers: Array, memory: Array) -> Array:
+    if numbers.dtype == _WIDE:
+        return numbers
+    half.widen(numbers, memory)
+    return memory
+
+
+def _rounded_sum(half: HalfFormat, combine: Combiner) -> Combiner:
+    """Combination of words that is rounded to words. float32 has more than twice their digits, so that the result is
+    the one that a processor with such an instruction would have."""
+
+    def combine_rounded(left: Array, right: Array, out: Array) -> None:
+        for piece in pieces(out.size):
+            total, other = SCRATCH.narrow[: out[piece].size], SCRATCH.second[: out[piece].size]
+            half.widen(left[piece], total)
+            half.widen(right[piece], other)
+            combine(total, other, total)
+            half.narrow(total, out[piece])
+
+    return combine_rounded
+
+
+def _rounded(half: HalfFormat, finish: Callable[[Array], object]) -> Callable[[Array], object]:
+    def finish_rounded(words: Array) -> None:
+        for piece in pieces(words.size):
+            total = SCRATCH.narrow[: words[piece].size]
+            half.widen(words[piece], total)
+            finish(total)
+            half.narrow(total, words[piece])
+
+    return finish_rounded
 
 
 def carrier_of(dtype: str) -> np.dtype[Any]:
     """The dtype in which numbers travel when nothing is added to them."""
-    return np.dtype("int16" if dtype == "bfloat16" else dtype)
+    half = HALF_FORMATS.get(dtype)
+    return np.dtype(dtype) if half is None else half.carrier

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ringwide.compression.codecs.base import Array
+from ringwide.compression.codecs.half import HalfFormat
 
 Combiner = Callable[[Array, Array, Array], object]
 """combine(left, right, out)"""
@@ -22,7 +23,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class BucketShape:
-    """A bucket as the plan sees it: dtype and number of elements."""
+    """A bucket as the plan sees it: dtype, number of elements, and the bytes of a sum of them."""
 
     dtype: str
     count: int
@@ -46,12 +47,16 @@ class Bucket(NamedTuple):
     """Identity for error feedback, if it has any."""
     narrow: Callable[[Array], object] | None = None
     """Rounds a finished total to half precision, in place. The result is bits to be moved, not numbers to add."""
+    halves: HalfFormat | None = None
+    """Set if `ours` are words of half precision that are summed in float32, see `collectives/half_operation.py`."""
 
-    def complete(self, total: Array) -> None:
-        """Apply to a total what its owner does once: finish and narrow it."""
+    def complete(self, total: Array, place: Array) -> None:
+        """Do what the owner of a total does once: finish it, and round it into its place, which may be where it is."""
         if self.finish is not None:
             self.finish(total)
-        if self.narrow is not None:
+        if self.halves is not None:
+            self.halves.narrow(total, place)
+        elif self.narrow is not None:
             self.narrow(total)
 
 

@@ -1,8 +1,8 @@
 """Packing: leaves of one dtype share a flat bucket, and results are written back when all buckets are done.
 
 A dtype group that is one contiguous array in CPU memory is used in place, without a copy. Everything else is copied
-into one flat bucket: several tensors, strided ones, other devices, and half precision. The latter is widened to float32
-for summing, and narrowed by the owner of each total (`tensors/half_rounding.py`).
+into one flat bucket: several tensors, strided ones, other devices, and half precision that a codec is to encode. The
+latter is widened to float32 for that, and narrowed by the owner of each total.
 
 Results of copies are written back only by `Bundle.commit`. A bucket that is used in place has memory beside it, in
 which the collective saves the numbers that it replaces. Either way, after an error the caller's tensors hold what they
@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ringwide.compression.codecs.base import Array
+from ringwide.compression.codecs.half import upper_halves
 from ringwide.tensors.arithmetic import CHARS, Arithmetic, carrier_of
 from ringwide.tensors.bucket import Bucket, BucketShape, BufferPool, Label
-from ringwide.tensors.half_rounding import upper_halves
 from ringwide.tensors.leaves import Leaf, Signature, memory_of, require_unchanged
 from ringwide.tensors.memory_claims import overlap_within
 
@@ -48,7 +48,7 @@ class DtypeGroup:
 
     @property
     def shape(self) -> BucketShape:
-        return BucketShape(self.dtype, self.count, self.arithmetic.carrier.itemsize)
+        return BucketShape(self.dtype, self.count, self.arithmetic.sum_itemsize)
 
 
 def groups_of(
@@ -101,9 +101,7 @@ class Bundle:
             self._copied.append((group, memory))
             for leaf, start, stop in pieces:
                 self._leaves[leaf].load(memory[start:stop])
-        return Bucket(
-            ours, saved, arithmetic.combine, arithmetic.finish, arithmetic.weight, group.label, arithmetic.narrow
-        )
+        return arithmetic.bucket(ours, saved, group.label)
 
     def totals(self) -> Array:
         """Results of the only bucket, in the caller's dtype or its carrier."""

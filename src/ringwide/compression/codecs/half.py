@@ -1,4 +1,8 @@
-"""Codecs of 16-bit floats: bf16 and fp16, both rounded to nearest, ties to even.
+"""16-bit floats: how they are widened to float32 and rounded back, and the codecs bf16 and fp16 that send them.
+
+Rounding is to nearest, ties to even. Of a NaN sign and payload stay, as far as there is room, and it is made quiet. No
+step depends on how a thread or processor treats subnormal numbers: those of float32 are integers here, or far below
+what is kept.
 
 bfloat16 is the upper half of a float32: its whole range, with 8 significant bits.
 
@@ -11,10 +15,14 @@ up to a constant. Magnitudes below 2^-14, where halves run out of exponents, are
 
 To floats. There are only 65536 halves, so they are looked up. Moving their bits to where float32 has them and scaling
 takes less time, but makes float32's own subnormals on the way, which a process may have told its processor to take for
-zero; without those it takes more.
+zero; without those it takes more. Where torch is loaded it casts both ways, with instructions that numpy does not use.
 """
 
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -190,3 +198,96 @@ def round_to_float16s(numbers: Array, words: Array) -> bool:
 
 def widen_float16s(words: Array, numbers: Array) -> None:
     np.take(_FLOAT_OF, words, out=numbers, mode="clip")
+
+
+# -- formats, for numbers of any kind
+
+
+@dataclass(frozen=True, slots=True)
+class HalfFormat:
+    """How words of 16 bits become float32 and back, one piece at a time."""
+
+    carrier: np.dtype[Any]
+    """The dtype of the words; numpy has no bfloat16."""
+    widen_piece: Callable[[Array, Array], object]
+    narrow_piece: Callable[[Array, Array], object]
+
+    @np.errstate(all="ignore")  # infinity and NaN are results like others
+    def widen(self, words: Array, numbers: Array) -> None:
+        for piece in pieces(words.size):
+            self.widen_piece(words[piece].view(np.uint16), numbers[piece])
+
+    @np.errstate(all="ignore")
+    def narrow(self, numbers: Array, words: Array) -> None:
+        """Round to words. The numbers may be overwritten."""
+        for piece in pieces(words.size):
+            self.narrow_piece(numbers[piece], words[piece].view(np.uint16))
+
+    @np.errstate(all="ignore")
+    def narrow_in_place(self, numbers: Array) -> None:
+        """Round numbers, and leave their words in the upper halves, where those of a bfloat16 are anyway."""
+        for piece in pieces(numbers.size):
+            bits, words = numbers[piece].view(np.uint32), SCRATCH.narrow.view(np.uint16)[: numbers[piece].size]
+            self.narrow_piece(numbers[piece], words)
+            np.copyto(bits, words)
+            np.left_shift(bits, 16, out=bits)
+
+
+def upper_halves(numbers: Array, dtype: np.dtype[Any]) -> Array:
+    """View of the words of numbers that were narrowed in place."""
+    return numbers.view(np.uint16)[1::2].view(dtype)
+
+
+_MAGNITUDE = np.uint32(0x7FFFFFFF)
+_INFINITY = np.uint32(0x7F800000)
+_QUIET_BFLOAT16 = np.uint32(0x00400000)
+_LEAST_BEYOND_FLOAT16 = np.uint32(0x477FF000)  # 65520: this and what is larger rounds to infinity
+_FLOAT16_QUIET, _FLOAT16_PAYLOAD = 0x0200, 0x03FF
+
+
+def _narrow_to_bfloat16s(numbers: Array, words: Array) -> None:
+    round_to_bfloat16s(numbers, words)
+    if np.isnan(np.maximum.reduce(numbers)):
+        bits = numbers.view(np.uint32)
+        odd = np.flatnonzero((bits & _MAGNITUDE) > _INFINITY)
+        words[odd] = (bits[odd] | _QUIET_BFLOAT16) >> 16
+
+
+def _narrow_to_float16s(numbers: Array, words: Array) -> None:
+    if not np.isnan(np.maximum.reduce(numbers)) and _cast_by_torch(numbers, words.view(np.float16)):
+        return  # torch would forget what a NaN says
+    if not round_to_float16s(numbers, words):
+        bits = numbers.view(np.uint32)
+        beyond = np.flatnonzero((bits & _MAGNITUDE) >= _LEAST_BEYOND_FLOAT16)
+        ends = bits[beyond]
+        bits[beyond] = 0
+        round_to_float16s(numbers, words)
+        payloads = np.where(ends & _MAGNITUDE > _INFINITY, _FLOAT16_QUIET | (ends >> 13 & _FLOAT16_PAYLOAD), 0)
+        words[beyond] = ends >> 16 & _SIGN | FLOAT16_EXPONENT | payloads
+
+
+def _widen_float16s(words: Array, numbers: Array) -> None:
+    if not _cast_by_torch(words.view(np.float16), numbers):
+        widen_float16s(words, numbers)
+
+
+_SERIAL = 32_704
+"""So many numbers torch casts on the calling thread. For more it would wake its own, of which every rank has some."""
+
+
+def _cast_by_torch(source: Array, target: Array) -> bool:
+    """Cast a piece with torch. False: torch is not there, or warns of memory that must not be written to."""
+    torch = sys.modules.get("torch")
+    from_numpy = getattr(torch, "from_numpy", None)  # another thread may be importing it right now
+    if from_numpy is None or not source.flags.writeable:
+        return False
+    taken, given = from_numpy(target), from_numpy(source)
+    for start in range(0, source.size, _SERIAL):
+        taken[start : start + _SERIAL].copy_(given[start : start + _SERIAL])
+    return True
+
+
+HALF_FORMATS = {
+    "float16": HalfFormat(np.dtype(np.float16), _widen_float16s, _narrow_to_float16s),
+    "bfloat16": HalfFormat(np.dtype(np.int16), widen_bfloat16s, _narrow_to_bfloat16s),
+}
