@@ -34,6 +34,13 @@ def test_costs_are_measured() -> None:
     assert "**grows**" not in ran.stdout
 
 
+def test_halves_are_measured() -> None:
+    arguments = ["halves", "--ranks", "2", "--sizes", "2MiB", "--rounds", "2"]
+    ran = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=MOST_SECONDS, check=True)
+    rows = re.findall(r"^\| 2 \| (\w+) \| 2 MiB .* \| (\d+ \(\d+\)) \|", ran.stdout, re.MULTILINE)
+    assert rows == [("bfloat16", "4 (4)"), ("float16", "4 (4)"), ("float32", "8 (8)")]
+
+
 def test_a_command_that_is_ended_ends_what_it_has_started() -> None:
     arguments = ["delay", "--lanes", "1", "--rounds", "100000", "--no-gloo"]
     with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL) as command:

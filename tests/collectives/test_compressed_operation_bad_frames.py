@@ -53,7 +53,7 @@ def data(
     hop: int = 1,
     segment: int = 2,
 ) -> bytes:
-    """A frame that the villain owes its successor in its next all-reduce, with another payload. The first starts here."""
+    """A frame that the villain owes its successor in its next all-reduce, by default its first, with other content."""
     caller = ring._calls._queues[""].callers.joined
     (call_plan,) = (found for key, found in ring._plans._known.items() if key[0] is Call.ALLREDUCE and key[1] == op)
     header = pack_data(

@@ -122,7 +122,7 @@ class RingConfig(BaseModel):
     half_precision: Literal["float32", "native"] = Field(
         default="float32",
         json_schema_extra=EQUAL | DECIDES_BITS,
-        description="The precision in which float16 and bfloat16 are summed.",
+        description="How float16 and bfloat16 are summed: in float32, rounded once at the end, or native.",
     )
     codec: str = Field(
         default="none",

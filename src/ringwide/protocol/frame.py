@@ -20,7 +20,7 @@ from xxhash import xxh3_64_intdigest
 from ringwide.errors import CorruptFrame, RemoteProtocolError
 
 MAGIC = int.from_bytes(b"RW", "little")
-VERSION = 4
+VERSION = 5
 NEWS_LIMIT_BYTES = 4096
 """Largest payload of a control frame, that is of any frame but DATA."""
 
