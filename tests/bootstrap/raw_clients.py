@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 
 PATIENCE_SECONDS = 60
 START_SECONDS = 50.0
-VERSION = 4
+VERSION = 5
 HELLO, WELCOME, REFUSED, CHALLENGE = 1, 2, 3, 4
 HEADER, CHECK = struct.Struct("<2sBBBBHIIQQIQ"), struct.Struct("<I")
 

@@ -137,7 +137,11 @@ class SingleSegmentOperation:
         self._numbers.combine(value, np.frombuffer(payload, value.dtype), value)
 
     def _finish(self) -> None:
-        self._numbers.complete(self._numbers.ours, self._numbers.ours)
+        numbers = self._numbers
+        if numbers.finish is not None:
+            numbers.finish(numbers.ours)
+        if numbers.narrow is not None:
+            numbers.narrow(numbers.ours)
 
     def _outgoing(self) -> memoryview:
         return self._bytes

@@ -133,7 +133,8 @@ class SmallTensorCache:
             return None
         plan, _, arithmetic, label = known
         saved = np.empty_like(flat)
-        return InPlace(plan, arithmetic.bucket(flat, saved, label), value)
+        sums = arithmetic.combine, arithmetic.finish, arithmetic.weight
+        return InPlace(plan, Bucket(flat, saved, *sums, label, None, arithmetic.halves), value)
 
     def _flat_tensor(self, tensor: Any, known: _Known) -> Array | None:
         if not is_dense(tensor.layout) or not tensor.is_contiguous():
