@@ -4,8 +4,9 @@ A checkpoint of step n consists of one file per rank, `step-n.rank-r.pt`, with t
 feedback of lossy codecs, the model's buffers, its random number generators), and one of rank 0, `step-n.pt`, with the
 model and the optimizer. Rank 0 writes its file when all others are on disk, so its presence means that the checkpoint
 is complete. Machines need not share a disk: each rank reads its own file, and gets the model from rank 0 over the
-ring. Every file carries a digest of its content, and that of rank 0 also those of all others, so that a damaged file,
-or one of another run, is not taken for what was written. A lock keeps other runs from writing to the same directory.
+ring. Every file carries its step and a digest of its content, and that of rank 0 also the digests of all others, so
+that a damaged file, or one of another run or step, is not taken for what was written. A lock keeps other runs from
+writing to the same directory.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ from ringwide.training.learner import Learner, memory_of
 from ringwide.training.samples import Position
 
 logger = logging.getLogger("ringwide.training")
-FORMAT = 4
+FORMAT = 5
 
 
 class StatefulRing(Protocol):
@@ -95,7 +96,7 @@ class Checkpoints:
             return
         self._saved = step
         remove_unfinished(directory, rank)
-        digest = await asyncio.to_thread(write, rank_path(directory, step, rank), _rank_state(ring, learner))
+        digest = await asyncio.to_thread(write, rank_path(directory, step, rank), _rank_state(ring, learner, step))
         parts = [theirs.hex() for theirs in await gather_bytes(ring, bytes.fromhex(digest))]  # all are on disk
         if rank == 0:
             state = _shared_state(settings, learner, position) | {"parts": parts}
@@ -106,8 +107,9 @@ class Checkpoints:
             remove(directory, self._ours.pop(0), rank)
 
 
-def _rank_state(ring: StatefulRing, learner: Learner) -> dict[str, Any]:
+def _rank_state(ring: StatefulRing, learner: Learner, step: int) -> dict[str, Any]:
     return {
+        "of": {"step": step, "rank": ring.rank},
         "ring": dict(ring.state_dict()),
         "chance": rng_state(),
         "buffers": learner.buffers(),
@@ -122,6 +124,7 @@ def machine() -> dict[str, str]:
 
 def _shared_state(settings: Mapping[str, Any], learner: Learner, position: Position) -> dict[str, Any]:
     return {
+        "of": {"step": position.step},
         "terms": settings,
         "position": asdict(position),
         "model": learner.model.state_dict(),
