@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import ZipFile
 
+import numpy
 import pytest
 import torch
 from hypothesis import given
@@ -318,8 +319,29 @@ def test_a_digest_tells_contents_apart() -> None:
         {"a": torch.zeros(2, dtype=torch.bfloat16)},
         {"a": torch.zeros(1, dtype=torch.complex64)},
         {"a": torch.eye(2).to_sparse()},
+        {"a": {1, 2}},
+        {"a": {12}},
+        {"a": None},
     ]
     assert len({checkpoint.content_digest(content) for content in contents}) == len(contents)
+
+
+def test_a_digest_does_not_depend_on_the_order_of_a_set() -> None:
+    """That of text differs from process to process."""
+    assert checkpoint.content_digest({8, 0}) == checkpoint.content_digest({0, 8})
+    assert [*{8, 0}] != [*{0, 8}]
+
+
+@pytest.mark.parametrize(
+    "kept", [numpy.float64(1), numpy.zeros(2), object(), Path("x")], ids=lambda kept: str(type(kept))
+)
+def test_what_could_not_be_read_back_is_not_written(tmp_path: Path, kept: object) -> None:
+    with pytest.raises(
+        ConfigError, match=r"cannot be written: it would hold a \w+, which cannot be read back"
+    ) as raised:
+        checkpoint.write(tmp_path / "step-000000001.pt", {"extra": {"": [kept]}})
+    assert "let get_extra_state() return tensors, numbers" in str(raised.value)
+    assert not list(tmp_path.iterdir())
 
 
 async def alone(config: TrainingConfig, directory: Path, *, keep: int = 9, **more: Any) -> Result:

@@ -1,9 +1,11 @@
 import asyncio
 import itertools
 import math
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from in_memory_ring import InMemoryRing, Meeting
@@ -333,11 +335,19 @@ class Remembering(nn.Module):
         self.layer, self.norm = nn.Linear(64, 10), nn.BatchNorm1d(10)
         self.register_buffer("seen", torch.zeros(64))
         self.register_buffer("mask", torch.ones(10, dtype=torch.bool))
+        self.brightest: float | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
         if self.training:
             self.seen.lerp_(inputs.mean(dim=0), 0.1)
-        return self.norm(self.layer(inputs - self.seen)) * self.mask
+            self.brightest = max(self.brightest or 0.0, inputs.mean(dim=1).max().item())
+        return self.norm(self.layer(inputs - self.seen)) * self.mask * (1 + (self.brightest or 0.0))
+
+    def get_extra_state(self) -> Any:
+        return None if self.brightest is None else {"brightest": self.brightest, "names": {"a", "b", "c"}}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.brightest = state["brightest"]
 
 
 @pytest.fixture
@@ -367,6 +377,23 @@ async def test_what_each_rank_remembers_is_in_its_checkpoint(tmp_path: Path) -> 
     went_on = await trained(2, config, resume=tmp_path)
     assert {result.fingerprint for result in went_on} == {whole[0].fingerprint}
     assert went_on[0].test_loss == whole[0].test_loss
+
+
+async def test_a_model_that_is_random_in_evaluation_trains_and_resumes_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AlwaysDrops(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            chance = torch.rand(inputs.shape) * numpy.random.rand() * random.random()
+            return super().forward(inputs * chance)
+
+    monkeypatch.setattr("ringwide.training.loop.build_model", lambda config, data: AlwaysDrops(64, 10))
+    seldom = TrainingConfig(batch_size=60, steps=8)
+    often = seldom.model_copy(update={"evaluate_every_steps": 2})
+    (whole,) = await trained(1, often)
+    await trained(1, often.model_copy(update={"steps": 4}), checkpoints=Checkpoints(tmp_path, every_steps=4, keep=1))
+    for other in (await trained(1, often, resume=tmp_path), await trained(1, seldom)):
+        assert (other[0].fingerprint, other[0].test_loss) == (whole.fingerprint, whole.test_loss)
 
 
 @pytest.mark.usefixtures("_remembering")

@@ -19,6 +19,7 @@ from ringwide.training.checkpoint import (
     complete_steps,
     machine,
     model_path,
+    parts_with_extra_state,
     rank_path,
     read,
     restore_rng,
@@ -27,6 +28,7 @@ from ringwide.training.config import TrainingConfig
 from ringwide.training.learner import Learner
 from ringwide.training.optimizers import FlatBucket
 from ringwide.training.samples import Position
+from ringwide.training.user_code import guarded
 
 logger = logging.getLogger("ringwide.training")
 MOST_ALTERNATIVES = 16
@@ -58,6 +60,9 @@ async def restore(
     restore_rng(ours["chance"])
     for buffer, kept in zip(learner.buffers(), ours["buffers"], strict=True):
         buffer.copy_(kept)
+    for name, part in parts_with_extra_state(learner.model):
+        where = f"{rank_path(directory, step, ring.rank)}: extra state of {name or 'the model'}"
+        guarded(part.set_extra_state, where)(ours["extra"][name])
     return position
 
 
@@ -259,11 +264,15 @@ def _require_equal_block(block: str, then: Mapping[str, Any], now: Mapping[str, 
             )
 
 
+EXTRA_STATE = "_extra_state"  # torch's name for it, after that of the module
+
+
 def require_equal_models(then: Mapping[str, Any], now: Mapping[str, Any], path: object) -> None:
     """Compare the models before torch loads one into the other, which would report all differences on many lines."""
     for name in [*now, *then]:
         was, is_now = _described(then.get(name)), _described(now.get(name))
-        if was != is_now:
+        varies = name in then and name in now and name.endswith(EXTRA_STATE)
+        if was != is_now and not varies:
             raise ConfigError(
                 f"{path}: written with another model: {name!r} was {was} then, and is {is_now} in this run;"
                 " use the same model"
