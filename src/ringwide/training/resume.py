@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ringwide.compression.codecs.registry import LOSSY
 from ringwide.errors import ConfigError
+from ringwide.tensors.half_rounding import NARROW
 from ringwide.training.agreement import together
 from ringwide.training.checkpoint import (
     StatefulRing,
@@ -206,14 +207,22 @@ def resume_settings(
     data: bytes,
 ) -> ResumeSettings:
     falls = config.schedule != "constant"
+    added_up = {each.name: _bytes_added_up(each, ring_settings) for each in buckets if ring.size > 1}
     return ResumeSettings(
         nodes=ring.size,
         training=config.model_dump(mode="json", exclude=MAY_CHANGE),
         ring=dict(ring_settings),
         decay_end=(config.decay_steps or last_step) if falls else None,
         data=data.hex(),
-        sums={each.name: (ring.algorithm_for(each.nbytes), each.nbytes) for each in buckets if ring.size > 1},
+        sums={name: (ring.algorithm_for(nbytes), nbytes) for name, nbytes in added_up.items()},
     )
+
+
+def _bytes_added_up(bucket: FlatBucket, ring_settings: Mapping[str, Any]) -> int:
+    """Bytes of a bucket as the ring adds it up, by which it chooses an algorithm: half precision may be widened."""
+    dtype = str(bucket.gradients.dtype).removeprefix("torch.")
+    widens = ring_settings.get("half_precision", "float32") == "float32" and dtype in NARROW
+    return bucket.gradients.numel() * (4 if widens else bucket.gradients.itemsize)
 
 
 def require_same_settings(then: ResumeSettings, now: ResumeSettings, path: object) -> None:
