@@ -130,6 +130,36 @@ async def test_a_parameter_that_is_not_in_its_bucket_any_more_is_named(
         raise ConfigError((await errors(monkeypatch, Layers(act)))[0])
 
 
+def late_layer(model: Layers, count: int) -> None:
+    if count == 1:
+        model.late = nn.Linear(4, 4)
+
+
+def replaced_parameter(model: Layers, count: int) -> None:
+    model.first.weight = nn.Parameter(model.first.weight.detach().clone())
+
+
+@pytest.mark.parametrize(
+    ("act", "name"), [(late_layer, "late.weight"), (replaced_parameter, "first.weight")], ids=["layer", "parameter"]
+)
+async def test_a_parameter_that_comes_after_the_start_is_named(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[Layers, int], object], name: str
+) -> None:
+    """It is in no bucket, and each rank has chosen its own."""
+    with pytest.raises(ConfigError, match=f"parameter '{name}' was not there when the training began"):
+        raise ConfigError((await errors(monkeypatch, Layers(act)))[0])
+
+
+async def test_a_parameter_that_was_frozen_at_the_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def thaw(model: Layers, count: int) -> None:
+        model.first.requires_grad_(count > 1)
+
+    model = Layers(thaw)
+    model.first.requires_grad_(requires_grad=False)
+    with pytest.raises(ConfigError, match=r"parameter 'first\.weight' was frozen when the training began"):
+        raise ConfigError((await errors(monkeypatch, model))[0])
+
+
 @pytest.mark.parametrize(("first", "due"), [(1, [1, 2, 4, 8, 10, 16, 20, 30, 32]), (7, [7, 8, 10, 14, 20, 22, 30])])
 def test_it_is_due_early_and_then_regularly(first: int, due: list[int]) -> None:
     learner = type("Nothing", (), {"buckets": [], "model": nn.Module()})()

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import ZipFile
 
+import numpy
 import pytest
 import torch
 from hypothesis import given
@@ -221,15 +222,60 @@ async def test_all_ranks_hear_what_is_wrong_on_one_and_choose_what_all_have(tmp_
     )
 
 
-async def test_a_file_of_another_run_is_not_taken_for_ours(tmp_path: Path) -> None:
-    await several(2, tmp_path / "ours")
-    await several(2, tmp_path / "theirs", seed=1)
+def of_another_run(directory: Path) -> None:
     name = "step-000000004.rank-1.pt"
-    (tmp_path / "theirs" / name).replace(tmp_path / "ours" / name)
-    for told in await resumed(2, tmp_path / "ours"):
-        assert told.startswith(
-            f"rank 1: {tmp_path / 'ours' / name}: the file is of another run than the model of rank 0"
-        )
+    (directory.parent / "theirs" / name).replace(directory / name)
+
+
+def copy(part: str, name: str) -> Callable[[Path], None]:
+    return lambda directory: (directory / name).write_bytes((directory / part).read_bytes())
+
+
+def swap(directory: Path) -> None:
+    first, second = directory / "step-000000004.rank-0.pt", directory / "step-000000004.rank-1.pt"
+    before = first.read_bytes()
+    second.replace(first)
+    second.write_bytes(before)
+
+
+@pytest.mark.parametrize(
+    ("mix_up", "message"),
+    [
+        (of_another_run, "rank 1: {}/step-000000004.rank-1.pt: the file is of another run than the model of rank 0"),
+        (
+            copy("step-000000003.rank-1.pt", "step-000000004.rank-1.pt"),
+            "rank 1: {}/step-000000004.rank-1.pt: the file is that of step 3, rank 1, under another name",
+        ),
+        (
+            copy("step-000000003.pt", "step-000000004.pt"),
+            "rank 0: {}/step-000000004.pt: the file is that of step 3, under another name",
+        ),
+        (
+            copy("step-000000004.rank-0.pt", "step-000000004.pt"),
+            "rank 0: {}/step-000000004.pt: the file is that of step 4, rank 0, under another name",
+        ),
+        (swap, "rank 0: {}/step-000000004.rank-0.pt: the file is that of step 4, rank 1, under another name"),
+    ],
+)
+async def test_a_file_that_belongs_elsewhere_is_named_with_the_checkpoint_to_choose(
+    tmp_path: Path, mix_up: Callable[[Path], None], message: str
+) -> None:
+    """Here files of different steps hold the same: there is nothing random in this model, and nothing is owed."""
+    ours = tmp_path / "ours"
+    await several(2, ours)
+    await several(2, tmp_path / "theirs", seed=1)
+    mix_up(ours)
+    copy("step-000000002.rank-0.pt", "step-000000003.rank-0.pt")(ours)
+    advice = f"; put the right one there; that of step 2 is intact on all ranks: choose it with --resume {ours}"
+    for told in await resumed(2, ours):
+        assert told == message.format(ours) + advice + "/step-000000002.pt"
+
+
+@pytest.mark.parametrize("size", [1, 3])
+async def test_another_number_of_nodes_is_said_and_no_file_is_missed(tmp_path: Path, size: int) -> None:
+    await several(2, tmp_path)
+    for told in await resumed(size, tmp_path):
+        assert told.endswith(f"step-000000004.pt: written by 2 nodes, this run has {size}; use the same number")
 
 
 @given(st.data())
@@ -273,8 +319,29 @@ def test_a_digest_tells_contents_apart() -> None:
         {"a": torch.zeros(2, dtype=torch.bfloat16)},
         {"a": torch.zeros(1, dtype=torch.complex64)},
         {"a": torch.eye(2).to_sparse()},
+        {"a": {1, 2}},
+        {"a": {12}},
+        {"a": None},
     ]
     assert len({checkpoint.content_digest(content) for content in contents}) == len(contents)
+
+
+def test_a_digest_does_not_depend_on_the_order_of_a_set() -> None:
+    """That of text differs from process to process."""
+    assert checkpoint.content_digest({8, 0}) == checkpoint.content_digest({0, 8})
+    assert [*{8, 0}] != [*{0, 8}]
+
+
+@pytest.mark.parametrize(
+    "kept", [numpy.float64(1), numpy.zeros(2), object(), Path("x")], ids=lambda kept: str(type(kept))
+)
+def test_what_could_not_be_read_back_is_not_written(tmp_path: Path, kept: object) -> None:
+    with pytest.raises(
+        ConfigError, match=r"cannot be written: it would hold a \w+, which cannot be read back"
+    ) as raised:
+        checkpoint.write(tmp_path / "step-000000001.pt", {"extra": {"": [kept]}})
+    assert "let get_extra_state() return tensors, numbers" in str(raised.value)
+    assert not list(tmp_path.iterdir())
 
 
 async def alone(config: TrainingConfig, directory: Path, *, keep: int = 9, **more: Any) -> Result:

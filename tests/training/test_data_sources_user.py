@@ -70,6 +70,16 @@ def test_numbers_of_numpy_become_what_models_expect_and_tensors_stay(monkeypatch
     assert [part.dtype for part in of_torch] == [torch.float64, torch.float32]
 
 
+def test_complex_targets_stay_complex(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = numpy.array([[1 + 2j, 3j], [4, 5 - 6j]])
+    data = loaded(((numpy.ones((2, 4)), targets), (torch.ones(2, 4), torch.from_numpy(targets))), monkeypatch)
+    (_, of_numpy), (_, of_torch) = data.train.batch(torch.arange(2)), data.test.batch(torch.arange(2))
+    assert (of_numpy.dtype, of_torch.dtype) == (torch.complex64, torch.complex128)
+    assert of_numpy.tolist() == of_torch.tolist() == targets.tolist()
+    assert data.outputs == 2
+    assert not data.train.has_target(-100)
+
+
 def test_data_in_our_own_shape_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     given = clusters()
     assert loaded(given, monkeypatch) is given

@@ -158,6 +158,20 @@ def test_mse_never_stretches_one_side_over_the_other() -> None:
         mse(torch.ones(3, 10), torch.arange(3))
 
 
+def test_mse_takes_no_number_for_another() -> None:
+    with pytest.raises(ConfigError, match=r"outputs have shape \(2, 5, 3\), the targets \(2, 3, 5\)"):
+        mse(torch.ones(2, 5, 3), torch.ones(2, 3, 5))
+    outputs, targets = torch.randn(2, 3, 5), torch.randn(2, 5, 1, 3)
+    expected = functional.mse_loss(outputs.transpose(1, 2), targets[:, :, 0])
+    torch.testing.assert_close(mse(outputs.transpose(1, 2), targets), expected)
+
+
+def test_mse_of_what_torch_cannot_compare_is_told_in_a_sentence() -> None:
+    numbers = torch.ones(2, 3, dtype=torch.complex64)
+    with pytest.raises(ConfigError, match=r"^training\.loss: 'mse': .*'ComplexFloat'; use a loss of your own$"):
+        mse(numbers, numbers)
+
+
 # -- accuracy
 
 
@@ -198,6 +212,7 @@ def cut(outputs, targets): return (outputs - targets).detach().sum()
 def negative(outputs, targets): return outputs.sum(), -1
 def words(outputs, targets): return outputs.sum(), "many"
 def list_of_weights(outputs, targets): return outputs.sum(), targets
+learnt, fixed = torch.nn.Bilinear(3, 3, 1), torch.nn.L1Loss()
 """
 
 
@@ -231,6 +246,13 @@ def test_a_setting_chooses_the_loss() -> None:
 def test_what_a_loss_returns_is_checked(name: str, told: str) -> None:
     with pytest.raises(ConfigError, match=f"'my_losses:{name}': {told}"):
         loss_of(loss=f"my_losses:{name}").of(torch.ones(2, 3, requires_grad=True), torch.zeros(2, 3))
+
+
+@pytest.mark.usefixtures("_losses")
+def test_a_loss_with_something_to_learn_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'my_losses:learnt': has parameters of its own, which nobody would train"):
+        loss_of(loss="my_losses:learnt")
+    assert loss_of(loss="my_losses:fixed").of(torch.ones(2, 3), torch.zeros(2, 3)).item() == 1.0
 
 
 @pytest.mark.usefixtures("_losses")

@@ -1,9 +1,11 @@
 import asyncio
 import itertools
 import math
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from in_memory_ring import InMemoryRing, Meeting
@@ -15,10 +17,12 @@ from ringwide.errors import ConfigError, RingwideError
 from ringwide.training.checkpoint import Checkpoints, chosen_step, model_path
 from ringwide.training.config import TrainingConfig
 from ringwide.training.loop import train
+from ringwide.training.models import build_model
 from ringwide.training.progress import Evaluation, Progress, Result, StopRequest, TrainingPlan
 
 SHORT = TrainingConfig(hidden_sizes=(16,), batch_size=60, epochs=1)
 NOT_AN_END = 1_000_000
+SMALL_TEXT = {"model": "transformer", "data": "stdlib", "layers": 1, "context": 16, "text_bytes": 60_000}
 
 
 async def trained(size: int, config: TrainingConfig, **more: Any) -> list[Result]:
@@ -50,7 +54,7 @@ async def parameters_after(size: int, config: TrainingConfig, directory: Path) -
         {"model": "mlp", "hidden_sizes": (32,), "schedule": "cosine", "warmup_steps": 5},
         {"model": "cnn", "channels": (4, 8), "weight_decay": 0.001},
         {"model": "mlp", "hidden_sizes": (32, 32), "bucket_bytes": 2048, "overlap": True, "accumulate_batches": 2},
-        {"model": "transformer", "data": "stdlib", "width": 16, "layers": 1, "context": 16, "text_bytes": 60_000},
+        {**SMALL_TEXT, "width": 16},
     ],
     ids=lambda settings: f"{settings['model']}-{len(settings)}",
 )
@@ -65,6 +69,36 @@ async def test_n_nodes_with_batch_b_follow_one_with_batch_n_times_b(tmp_path: Pa
         torch.testing.assert_close(
             tensor, theirs[name], rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+async def test_under_adam_only_what_has_no_gradient_goes_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bias of all keys changes no attention: its gradient is zero but for rounding, and Adam steps as far by that."""
+    models, width = list[nn.Module](), 16
+    monkeypatch.setattr(
+        "ringwide.training.loop.build_model", lambda *given: models.append(build_model(*given)) or models[-1]
+    )
+
+    async def course(size: int) -> tuple[list[float], float, dict[str, Tensor]]:
+        """Loss of each step, held-out loss, and parameters at the end."""
+        config = TrainingConfig(**SMALL_TEXT, width=width, optimizer="adam", learning_rate=0.003, steps=200)
+        told, meeting = [list[Any]() for _ in range(size)], Meeting(size)
+        shared = config.model_copy(update={"batch_size": 84 // size})
+        models.clear()
+        results = await asyncio.gather(*(train(meeting.ring(rank), shared, told[rank].append) for rank in range(size)))
+        by_rank = [[step for part in each if isinstance(part, Progress) for step in part.steps] for each in told]
+        steps = zip(*by_rank, strict=True)
+        losses = [sum(part.loss * part.samples for part in step) / sum(part.samples for part in step) for step in steps]
+        return losses, results[0].test_loss, dict(models[0].named_parameters())
+
+    (losses, held_out, ours), (losses_of_one, held_out_of_one, theirs) = await course(4), await course(1)
+    assert len(losses) == 200
+    assert losses == pytest.approx(losses_of_one, rel=1e-6)
+    assert held_out == pytest.approx(held_out_of_one, rel=1e-6)
+    away = {name: (tensor - theirs[name]).abs() for name, tensor in ours.items()}
+    keys = away["blocks.0.attention.query_key_value.bias"][width : 2 * width]
+    assert keys.max() > 1e-5
+    keys.zero_()
+    assert max(each.max().item() for each in away.values()) < 1e-5
 
 
 async def test_the_ranks_end_with_the_same_parameters() -> None:
@@ -333,11 +367,19 @@ class Remembering(nn.Module):
         self.layer, self.norm = nn.Linear(64, 10), nn.BatchNorm1d(10)
         self.register_buffer("seen", torch.zeros(64))
         self.register_buffer("mask", torch.ones(10, dtype=torch.bool))
+        self.brightest: float | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
         if self.training:
             self.seen.lerp_(inputs.mean(dim=0), 0.1)
-        return self.norm(self.layer(inputs - self.seen)) * self.mask
+            self.brightest = max(self.brightest or 0.0, inputs.mean(dim=1).max().item())
+        return self.norm(self.layer(inputs - self.seen)) * self.mask * (1 + (self.brightest or 0.0))
+
+    def get_extra_state(self) -> Any:
+        return None if self.brightest is None else {"brightest": self.brightest, "names": {"a", "b", "c"}}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.brightest = state["brightest"]
 
 
 @pytest.fixture
@@ -367,6 +409,23 @@ async def test_what_each_rank_remembers_is_in_its_checkpoint(tmp_path: Path) -> 
     went_on = await trained(2, config, resume=tmp_path)
     assert {result.fingerprint for result in went_on} == {whole[0].fingerprint}
     assert went_on[0].test_loss == whole[0].test_loss
+
+
+async def test_a_model_that_is_random_in_evaluation_trains_and_resumes_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AlwaysDrops(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            chance = torch.rand(inputs.shape) * numpy.random.rand() * random.random()
+            return super().forward(inputs * chance)
+
+    monkeypatch.setattr("ringwide.training.loop.build_model", lambda config, data: AlwaysDrops(64, 10))
+    seldom = TrainingConfig(batch_size=60, steps=8)
+    often = seldom.model_copy(update={"evaluate_every_steps": 2})
+    (whole,) = await trained(1, often)
+    await trained(1, often.model_copy(update={"steps": 4}), checkpoints=Checkpoints(tmp_path, every_steps=4, keep=1))
+    for other in (await trained(1, often, resume=tmp_path), await trained(1, seldom)):
+        assert (other[0].fingerprint, other[0].test_loss) == (whole.fingerprint, whole.test_loss)
 
 
 @pytest.mark.usefixtures("_remembering")

@@ -53,6 +53,53 @@ class Unused(nn.Module):
     def forward(self, inputs):
         return self.layer(inputs)
 
+class Changes(torch.autograd.Function):
+    @staticmethod
+    def forward(context, outputs): return outputs * 2
+
+    @staticmethod
+    def backward(context, gradient): raise KeyError("lost")
+
+def spoilt(outputs):
+    squashed = outputs.sigmoid()
+    squashed.mul_(2)
+    return squashed
+
+def lost(): return Own(Changes.apply)
+def spoiling(): return Own(spoilt)
+
+def with_buffer(buffer):
+    model = nn.Linear(64, 10)
+    model.register_buffer("kept", buffer)
+    return model
+
+def sparse(): return with_buffer(torch.eye(3).to_sparse())
+def conjugated(): return with_buffer(torch.ones(2, dtype=torch.complex64).conj())
+def meta(): return nn.Linear(64, 10, device="meta")
+
+class Tied(nn.Module):
+    def __init__(self, tie):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+        tie(self)
+
+    def forward(self, inputs):
+        return self.last(self.second(self.first(inputs)))
+
+def by_parameter(model): model.second.weight = model.first.weight
+def by_data(model): model.second.weight.data = model.first.weight.data
+def by_view(model): model.second.weight.data = model.first.weight.data.t()
+def by_one_number(model): model.first.bias.data = model.last.weight.data.flatten()[576:]
+def by_buffer(model): model.register_buffer("shadow", model.last.weight.detach())
+def by_nothing(model):
+    both = torch.randn(64, 128) / 64
+    model.first.weight.data, model.second.weight.data = both[:, :64], both[:, 64:]
+    model.second.requires_grad_(False)
+    model.register_buffer("frozen_too", model.second.weight.detach())
+    model.last = nn.utils.spectral_norm(model.last)
+for tie in (by_parameter, by_data, by_view, by_one_number, by_buffer, by_nothing):
+    globals()["tied_" + tie.__name__] = lambda tie=tie: Tied(tie)
+
 class Complex(nn.Module):
     def __init__(self):
         super().__init__()
@@ -89,6 +136,15 @@ def trained(request: pytest.FixtureRequest) -> Callable[..., object]:
         ("nothing", "its forward returned a NoneType; it should return a tensor"),
         ("detached", "its forward returned a tensor without gradients"),
         ("best", "its forward returned a tensor without gradients"),
+        ("lost", "in its backward pass: KeyError: 'lost' (own_models.py, line 43)"),
+        ("spoiling", "in its backward pass: RuntimeError: one of the variables needed for gradient computation has"),
+        ("sparse", "'kept' is sparse; keep its indices and values as buffers instead"),
+        ("conjugated", "'kept' is a conjugated or negated view; keep its resolve_conj().resolve_neg() instead"),
+        ("meta", "'weight' has no numbers, as its device is 'meta'; create it on the CPU"),
+        ("tied_by_data", "'first.weight' and 'second.weight' share memory, but are not the same tensor: they would"),
+        ("tied_by_view", "'first.weight' and 'second.weight' share memory"),
+        ("tied_by_one_number", "'first.bias' and 'last.weight' share memory"),
+        ("tied_by_buffer", "'last.weight' and 'shadow' share memory"),
     ],
 )
 async def test_a_mistake_in_a_model_is_told_in_one_sentence(
@@ -99,6 +155,15 @@ async def test_a_mistake_in_a_model_is_told_in_one_sentence(
     assert str(raised.value).startswith(f"training.model: 'own_models:{name}': {told}")
     assert "\n" not in str(raised.value)
     assert "drop_last" not in str(raised.value)
+    assert "learner.py" not in str(raised.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*spectral_norm.*:FutureWarning")
+@pytest.mark.parametrize("name", ["tied_by_parameter", "tied_by_nothing"])
+async def test_who_has_one_parameter_twice_or_no_number_in_common_trains(
+    name: str, trained: Callable[..., object]
+) -> None:
+    assert (await trained(name, steps=3, learning_rate=0.01)).steps == 3
 
 
 async def test_a_tail_of_one_sample_is_told_with_its_cure(trained: Callable[..., object]) -> None:

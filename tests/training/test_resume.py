@@ -7,17 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from in_memory_ring import Meeting
 from torch import nn
 
 import ringwide
 from local_ring import on_every_rank
+from ringwide.collectives.plan import CollectiveKind, Planner
 from ringwide.config.validation import DECIDES_BITS, fields_with
 from ringwide.errors import ConfigError
+from ringwide.runtime.call_cache import PlanCache
+from ringwide.tensors.leaves import leaves_of
 from ringwide.training.checkpoint import Checkpoints
 from ringwide.training.config import TrainingConfig
 from ringwide.training.loop import train
+from ringwide.training.optimizers import flatten
 from ringwide.training.progress import Result
+from ringwide.training.resume import resume_settings
 
 PLAIN = TrainingConfig(hidden_sizes=(8,), batch_size=100, steps=4)
 LONGER = PLAIN.model_copy(update={"steps": 6})
@@ -149,6 +155,37 @@ async def test_a_larger_tree_elsewhere_is_refused_too_and_made_smaller(
     with pytest.raises(ConfigError, match=r"by the ring; this one would by the tree, .* --set ring\.tree_bytes=0$"):
         await somewhere(monkeypatch, GOES_ON, resume=tmp_path)
     assert await somewhere(monkeypatch, GOES_ON, resume=tmp_path, tree_bytes=0) == whole
+
+
+@pytest.mark.parametrize(
+    ("dtype", "half_precision", "itemsize"),
+    [
+        (torch.float32, "float32", 4),
+        (torch.float64, "native", 8),
+        (torch.bfloat16, "float32", 4),
+        (torch.float16, "float32", 4),
+        (torch.bfloat16, "native", 2),
+    ],
+)
+def test_what_is_compared_is_the_algorithm_that_the_ring_chooses(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, half_precision: str, itemsize: int
+) -> None:
+    """It adds up half precision in float32, and a bucket of twice the bytes may be too large for the tree."""
+    buckets = flatten(nn.Linear(100, 30, dtype=dtype), 1024**2)
+    nbytes = buckets[0].gradients.numel() * itemsize
+    for tree_bytes, algorithm in ((nbytes, "tree"), (nbytes - 1, "ring")):
+        planner = Planner(rank=0, size=2, segment_bytes=2**20, algorithm="auto", tree_bytes=tree_bytes)
+        plans, (_, signature) = (
+            PlanCache(planner, size=2, half_precision=half_precision),
+            leaves_of(buckets[0].gradients),
+        )
+        (part,) = plans.find(CollectiveKind.ALLREDUCE, signature, op="mean").plan.parts
+        assert part.algorithm == algorithm
+        ring = Meeting(2).ring(0)
+        monkeypatch.setattr(ring, "algorithm_for", planner.algorithm_for)
+        settings = {"half_precision": half_precision}
+        found = resume_settings(PLAIN, ring, buckets, ring_settings=settings, last_step=4, data=b"")
+        assert found.sums == {"gradients 0": (algorithm, nbytes)}
 
 
 async def test_what_is_written_otherwise_and_adds_up_the_same_goes_on(tmp_path: Path) -> None:

@@ -123,6 +123,8 @@ class ReplicaCheck:
         self._places = {name: _places(member) for _, members in self._parts for name, member in members.items()}
         if frozen:
             self._parts.append(("frozen", frozen))
+        self._model, self._frozen = learner.model, frozen
+        self._known = {id(member) for _, members in self._parts for member in members.values()}
         self._compared = first_step - 1
 
     def is_due(self, step: int) -> bool:
@@ -159,7 +161,19 @@ class ReplicaCheck:
         return None
 
     def _require_in_place(self) -> None:
-        """Raise if a parameter or its gradient is not the one in its bucket any more: it would not be trained."""
+        """Raise if a parameter or its gradient is not the one in its bucket, or has none: it would not be trained."""
+        for name, parameter in self._model.named_parameters():
+            if id(parameter) not in self._known:
+                raise ConfigError(
+                    f"training.model: parameter {name!r} was not there when the training began, so that it is not"
+                    " trained, and each rank has its own; create all parameters in __init__, as lazy modules do"
+                )
+        for name, parameter in self._frozen.items():
+            if parameter.requires_grad:
+                raise ConfigError(
+                    f"training.model: parameter {name!r} was frozen when the training began, so that it is not trained;"
+                    " let requires_grad be true from the start, and detach() what is not to be learnt yet"
+                )
         for where, members in self._parts:
             for name, member in members.items():
                 if _places(member) != self._places.get(name, _places(member)):

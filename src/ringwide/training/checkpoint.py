@@ -1,11 +1,12 @@
 """Checkpoints of a training run. A run that resumes from one computes the same bits as one that never stopped.
 
 A checkpoint of step n consists of one file per rank, `step-n.rank-r.pt`, with the state of that rank alone (error
-feedback of lossy codecs, the model's buffers, its random number generators), and one of rank 0, `step-n.pt`, with the
-model and the optimizer. Rank 0 writes its file when all others are on disk, so its presence means that the checkpoint
-is complete. Machines need not share a disk: each rank reads its own file, and gets the model from rank 0 over the
-ring. Every file carries a digest of its content, and that of rank 0 also those of all others, so that a damaged file,
-or one of another run, is not taken for what was written. A lock keeps other runs from writing to the same directory.
+feedback of lossy codecs, the model's buffers and extra state, its random number generators), and one of rank 0,
+`step-n.pt`, with the model and the optimizer. Rank 0 writes its file when all others are on disk, so its presence means
+that the checkpoint is complete. Machines need not share a disk: each rank reads its own file, and gets the model from
+rank 0 over the ring. Every file carries its step and a digest of its content, and that of rank 0 also the digests of
+all others, so that a damaged file, or one of another run or step, is not taken for what was written. A lock keeps other
+runs from writing to the same directory.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from typing import Any, Protocol
 
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ringwide.errors import ConfigError
 from ringwide.training.agreement import gather_bytes, together
@@ -34,7 +35,7 @@ from ringwide.training.learner import Learner, memory_of
 from ringwide.training.samples import Position
 
 logger = logging.getLogger("ringwide.training")
-FORMAT = 4
+FORMAT = 5
 
 
 class StatefulRing(Protocol):
@@ -95,7 +96,7 @@ class Checkpoints:
             return
         self._saved = step
         remove_unfinished(directory, rank)
-        digest = await asyncio.to_thread(write, rank_path(directory, step, rank), _rank_state(ring, learner))
+        digest = await asyncio.to_thread(write, rank_path(directory, step, rank), _rank_state(ring, learner, step))
         parts = [theirs.hex() for theirs in await gather_bytes(ring, bytes.fromhex(digest))]  # all are on disk
         if rank == 0:
             state = _shared_state(settings, learner, position) | {"parts": parts}
@@ -106,13 +107,20 @@ class Checkpoints:
             remove(directory, self._ours.pop(0), rank)
 
 
-def _rank_state(ring: StatefulRing, learner: Learner) -> dict[str, Any]:
+def _rank_state(ring: StatefulRing, learner: Learner, step: int) -> dict[str, Any]:
     return {
+        "of": {"step": step, "rank": ring.rank},
         "ring": dict(ring.state_dict()),
         "chance": rng_state(),
         "buffers": learner.buffers(),
+        "extra": {name: part.get_extra_state() for name, part in parts_with_extra_state(learner.model)},
         "machine": machine(),
     }
+
+
+def parts_with_extra_state(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Modules that have more to keep than parameters and buffers, which each rank has of its own."""
+    return (each for each in model.named_modules() if type(each[1]).get_extra_state is not nn.Module.get_extra_state)
 
 
 def machine() -> dict[str, str]:
@@ -122,6 +130,7 @@ def machine() -> dict[str, str]:
 
 def _shared_state(settings: Mapping[str, Any], learner: Learner, position: Position) -> dict[str, Any]:
     return {
+        "of": {"step": position.step},
         "terms": settings,
         "position": asdict(position),
         "model": learner.model.state_dict(),
@@ -211,7 +220,7 @@ def write(path: Path, state: dict[str, Any]) -> str:
             os.fsync(file.fileno())
         unfinished.replace(path)
         return digest
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, TypeError) as error:
         with suppress(OSError):
             unfinished.unlink()
         raise ConfigError(f"{path}: the checkpoint cannot be written: {_reason(error)}") from error
@@ -240,9 +249,17 @@ def read(path: Path) -> dict[str, Any]:
             raise ConfigError(f"{path}: not a complete checkpoint file ({type(error).__name__})") from error
     if not isinstance(state, dict) or state.pop("format", None) != FORMAT:
         raise ConfigError(f"{path}: not a checkpoint of format {FORMAT}")
-    if state.get("digest") != content_digest({key: value for key, value in state.items() if key != "digest"}):
+    try:
+        digest = content_digest({key: value for key, value in state.items() if key != "digest"})
+    except TypeError:
+        digest = ""  # we do not write such things
+    if state.get("digest") != digest:
         raise ConfigError(f"{path}: the checkpoint is damaged: its content is not what was written")
     return state
+
+
+# As they are, without what was derived from them: a number of numpy is a float, too.
+PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}
 
 
 def content_digest(content: Any) -> str:
@@ -259,7 +276,7 @@ def _feed(digest: "hashlib._Hash", content: Any) -> None:
             dense = content if content.layout is torch.strided else content.to_dense()
             digest.update(f"tensor {dense.dtype} {tuple(dense.shape)}\n".encode())
             digest.update(memory_of(dense))
-        case Mapping():
+        case dict():
             digest.update(f"mapping {len(content)}\n".encode())
             for key, value in content.items():
                 _feed(digest, key)
@@ -268,9 +285,16 @@ def _feed(digest: "hashlib._Hash", content: Any) -> None:
             digest.update(f"sequence {len(content)}\n".encode())
             for value in content:
                 _feed(digest, value)
-        case _:
+        case set() | frozenset():  # in any order
+            digest.update(f"set {' '.join(sorted(map(content_digest, content)))}\n".encode())
+        case _ if type(content) in PLAIN:
             text = repr(content).encode(errors="surrogatepass")
             digest.update(f"{type(content).__name__} {len(text)}\n".encode() + text)
+        case _:
+            raise TypeError(
+                f"it would hold a {type(content).__name__}, which cannot be read back without running code of the file;"
+                " let get_extra_state() return tensors, numbers, text, and lists or dictionaries of them"
+            )
 
 
 # -- lock

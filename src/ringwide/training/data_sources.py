@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
-from ringwide.training.samples import Data, TensorSamples, shuffled
+from ringwide.training.samples import Data, TensorSamples, are_classes, shuffled
 from ringwide.training.user_code import call, guarded
 
 
@@ -241,6 +241,7 @@ def _library() -> str:
 KEY = "training.data"
 EXPECTED = "it should return (train, test), each (inputs, targets) as tensors or arrays, or a dataset of such pairs"
 Array = Tensor | numpy.ndarray
+SINGLE_PRECISION = {"float64": torch.float32, "complex128": torch.complex64}
 
 
 def load_user_data(path: str, options: Mapping[str, Any]) -> Data:
@@ -267,7 +268,7 @@ def _samples(part: object, where: str) -> TensorSamples:
     if not len(inputs):
         raise ConfigError(f"{where}: has no samples")
     # torch takes classes as int64.
-    return TensorSamples(inputs, targets if targets.is_floating_point() else targets.long())
+    return TensorSamples(inputs, targets.long() if are_classes(targets) else targets)
 
 
 def _pair(part: object, where: str) -> tuple[Tensor, Tensor]:
@@ -301,18 +302,18 @@ def _stacked(values: Sequence[Any], where: str) -> Tensor:
 
 
 def _converted(value: Any, where: str) -> Tensor:
-    """Tensor of a value. Tensors keep their dtype; float64 of numpy and Python, their default, becomes float32."""
+    """Tensor of a value. Tensors keep their dtype; the double precision of numpy and Python, their default, goes."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
     try:
         array = numpy.asarray(value)
-        return torch.tensor(array, dtype=torch.float32 if array.dtype == numpy.float64 else None)
+        return torch.tensor(array, dtype=SINGLE_PRECISION.get(array.dtype.name))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: is not made of numbers: {' '.join(str(error).split())}") from error
 
 
 def _outputs(*targets: Tensor) -> int:
-    if not targets[0].is_floating_point():
+    if are_classes(targets[0]):
         return max(0, max(int(target.max()) for target in targets) + 1)  # 0: all are ignored
     return {1: 1, 2: targets[0].shape[-1]}.get(targets[0].dim(), 0)
 

@@ -14,7 +14,7 @@ from ringwide.errors import ConfigError
 from ringwide.training.config import ClassDim, TrainingConfig, is_import_path
 from ringwide.training.models import evaluating, forward_of
 from ringwide.training.optimizers import clip_factor, flatten, make_optimizer, squares_of_part
-from ringwide.training.samples import Data, SampleShare, may_have_target
+from ringwide.training.samples import Data, SampleShare, are_classes, may_have_target
 from ringwide.training.user_code import guarded, resolve
 
 INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -61,6 +61,8 @@ def loss_function(config: TrainingConfig, data: Data) -> Loss:
 
 def _user_loss(path: str) -> LossFunction:
     where, function = f"training.loss: {path!r}", resolve(path, "training.loss")
+    if isinstance(function, nn.Module) and any(each.requires_grad for each in function.parameters()):
+        raise ConfigError(f"{where}: has parameters of its own, which nobody would train; make them part of the model")
     if _divides_by_counted(function):
         raise ConfigError(
             f"{where}: its mean is over the targets that count, and nodes may have different numbers of those; write"
@@ -73,7 +75,7 @@ def _user_loss(path: str) -> LossFunction:
         if isinstance(given, tuple | list) and len(given) == 2:
             return _checked_mean(given[0], outputs, where), _checked_weight(given[1], where)
         mean = _checked_mean(given, outputs, where)
-        if not targets.is_floating_point() and bool((targets == IGNORED).any()):
+        if are_classes(targets) and bool((targets == IGNORED).any()):
             raise ConfigError(
                 f"{where}: returned a mean alone, but some targets are {IGNORED}, which torch ignores; return the mean"
                 f" and its weight, as in `return mean, (targets != {IGNORED}).sum()`"
@@ -131,7 +133,7 @@ class CrossEntropy:
             )
         except (RuntimeError, ValueError, IndexError) as error:
             raise ConfigError(f"training.loss: 'cross_entropy': {_shapes(outputs, targets)}: {error}") from error
-        if not self._weighs or targets.is_floating_point():  # torch divides by the number of samples, as we do
+        if not self._weighs or not are_classes(targets):  # torch divides by the number of samples, as we do
             return mean
         counted = targets[targets != self._ignored]
         return mean, float(counted.numel()) if weights is None else weights.double()[counted].sum().item()
@@ -175,16 +177,24 @@ def _unclear(dim: ClassDim, fitting: tuple[int, ...]) -> str:
 
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     if outputs.shape != targets.shape:
-        if outputs.numel() != targets.numel() or len(outputs) != len(targets):
+        if _lengths(outputs) != _lengths(targets) or len(outputs) != len(targets):
             # Torch would only warn, broadcast one to the other and compute something else.
             raise ConfigError(f"training.loss: 'mse': {_shapes(outputs, targets)}; they should be the same")
         outputs = outputs.view_as(targets)
-    return functional.mse_loss(outputs, targets)
+    try:
+        return functional.mse_loss(outputs, targets)
+    except RuntimeError as error:  # numbers that it cannot compute with, such as complex ones
+        raise ConfigError(f"training.loss: 'mse': {error}; use a loss of your own") from error
+
+
+def _lengths(tensor: Tensor) -> list[int]:
+    """Shape without dimensions of length 1, which do not change the order of the numbers."""
+    return [length for length in tensor.shape if length != 1]
 
 
 def correct(outputs: Tensor, targets: Tensor, dim: ClassDim = "auto", ignored: int = IGNORED) -> tuple[int, int]:
     """Number of targets predicted right, and of those that could be judged: 0 without classes."""
-    fitting = () if targets.is_floating_point() else fitting_dims(outputs, targets)
+    fitting = fitting_dims(outputs, targets) if are_classes(targets) else ()
     chosen = fitting[0] if len(fitting) == 1 else dim
     if chosen not in fitting or outputs.shape[chosen] < 2:  # one output is no choice between classes
         return 0, 0
@@ -218,6 +228,7 @@ class Learner:
             config, [bucket.parameters for bucket in self.buckets], [bucket.gradients for bucket in self.buckets]
         )
         self._forward, loss = forward_of(config, model), loss_function(config, data)
+        self._backward = _backward_of(config)
         self._name = f"training.loss: {config.loss!r}"
         self._loss, self._weighs, self._clip_norm = loss.of, loss.weighs, config.clip_norm
         self._class_dim, self._ignored = class_dim(config), config.ignore_index
@@ -246,7 +257,7 @@ class Learner:
             # count the same. For most shares it is 1, and a product would cost as much as a small layer.
             factor = weight * self._size / (share.total * self._unit)
             # `mean.backward(factor)` would import sympy, half a second of every node's start.
-            (mean if factor == 1 else mean * factor).backward()  # type: ignore[no-untyped-call]
+            self._backward(mean if factor == 1 else mean * factor)
             summed += mean.item() * weight / self._unit
             self._weight += weight
         return summed
@@ -317,6 +328,19 @@ class Learner:
     def buffers(self) -> list[Tensor]:
         """Buffers such as running means. No gradient carries them, so each rank has its own."""
         return [as_bits(buffer) for buffer in self.model.buffers()]
+
+
+def _backward_of(config: TrainingConfig) -> Callable[[Tensor], None]:
+    """Backward pass. Only code of the user can fail in it: its own, or what it does to tensors that are needed."""
+    if is_import_path(config.model):
+        return guarded(_backward, f"training.model: {config.model!r}: in its backward pass")
+    if is_import_path(config.loss):
+        return guarded(_backward, f"training.loss: {config.loss!r}: in its backward pass")
+    return _backward
+
+
+def _backward(loss: Tensor) -> None:
+    loss.backward()  # type: ignore[no-untyped-call]
 
 
 def _targets_in_a_sample(data: Data) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from ringwide.training.agreement import ReplicaCheck, StopAgreement, agree
-from ringwide.training.checkpoint import Checkpoints, seed_rng
+from ringwide.training.checkpoint import Checkpoints, restore_rng, rng_state, seed_rng
 from ringwide.training.config import TrainingConfig
 from ringwide.training.data_sources import load_data
 from ringwide.training.gradient_exchange import GradientExchange, Overlapped, Plain
@@ -254,8 +254,11 @@ async def evaluate(ring: SummingRing, learner: Learner) -> tuple[float, float | 
     ours = [buffer.clone() for buffer in buffers]
     if buffers:  # all ranks evaluate the model of rank 0, which is the one in checkpoints
         await ring.broadcast(buffers)
+    chance = rng_state()
     found = learner.evaluate(range(ring.rank * count // ring.size, (ring.rank + 1) * count // ring.size))
-    for buffer, before in zip(buffers, ours, strict=True):  # evaluation does not change the training
+    # Evaluation does not change the training, whatever the model does in it.
+    restore_rng(chance)
+    for buffer, before in zip(buffers, ours, strict=True):
         buffer.copy_(before)
     everyone = await ring.all_gather(torch.tensor(found, dtype=torch.float64))
     loss, weight, right, judged = map(math.fsum, zip(*(part.tolist() for part in everyone), strict=True))

@@ -1,6 +1,6 @@
 """Models that an experiment can name, sized for its data, and the user's own. The transformer follows nanoGPT."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from math import isqrt, prod
@@ -222,7 +222,60 @@ def _user_model(config: TrainingConfig, data: Data) -> nn.Module:
         raise ConfigError(f"training.model: {config.model!r}: has no parameters that can be trained")
     if _lazy(model):
         _initialize(model, data, f"training.model: {config.model!r}")
+    _check_tensors(model, f"training.model: {config.model!r}")
     return model
+
+
+def _check_tensors(model: nn.Module, where: str) -> None:
+    """Check that parameters can move into buckets, and that nodes can send each other all of a model."""
+    named: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name, tensor in named.items():
+        if trouble := _unfit(tensor):
+            raise ConfigError(f"{where}: {name!r} {trouble}")
+    if tied := _tied_by_memory(named):
+        raise ConfigError(
+            f"{where}: {tied[0]!r} and {tied[1]!r} share memory, but are not the same tensor: they would go different"
+            " ways, as training moves parameters to other memory; to tie two layers, let them have one parameter,"
+            " as in `decoder.weight = encoder.weight`, without .data; else clone() one of them"
+        )
+
+
+def _unfit(tensor: Tensor) -> str:
+    if tensor.is_meta:
+        return "has no numbers, as its device is 'meta'; create it on the CPU"
+    if tensor.layout is not torch.strided:
+        return "is sparse; keep its indices and values as buffers instead, and build it in forward"
+    if not tensor.requires_grad and (tensor.is_conj() or tensor.is_neg()):
+        return "is a conjugated or negated view; keep its resolve_conj().resolve_neg() instead"
+    return ""
+
+
+def _tied_by_memory(named: Mapping[str, Tensor]) -> tuple[str, str] | None:
+    """Two that have a number in common, which is trained. Parts of one tensor, such as its rows, have none."""
+    by_storage: dict[int, list[str]] = {}
+    for name, tensor in named.items():
+        if tensor.numel():
+            by_storage.setdefault(tensor.untyped_storage().data_ptr(), []).append(name)
+    for names in by_storage.values():
+        if len(names) > 1 and any(named[name].requires_grad for name in names):
+            unit = min(named[name].itemsize for name in names)
+            owners = torch.full((named[names[0]].untyped_storage().nbytes() // unit,), -1)
+            for index, name in enumerate(names):
+                places = _places(named[name]) * named[name].itemsize // unit
+                found = owners[places].unique().tolist()  # type: ignore[no-untyped-call]
+                for other in (names[owner] for owner in found if owner >= 0):
+                    if named[name].requires_grad or named[other].requires_grad:
+                        return other, name
+                owners[places] = index
+    return None
+
+
+def _places(tensor: Tensor) -> Tensor:
+    """Where in its storage each number of a tensor is, as a count of such numbers."""
+    places = torch.tensor([tensor.storage_offset()])
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = (places[:, None] + stride * torch.arange(size)).flatten()
+    return places
 
 
 def _lazy(model: nn.Module) -> list[str]:

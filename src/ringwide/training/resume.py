@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ringwide.compression.codecs.registry import LOSSY
 from ringwide.errors import ConfigError
+from ringwide.tensors.half_rounding import NARROW
 from ringwide.training.agreement import together
 from ringwide.training.checkpoint import (
     StatefulRing,
@@ -19,6 +20,7 @@ from ringwide.training.checkpoint import (
     complete_steps,
     machine,
     model_path,
+    parts_with_extra_state,
     rank_path,
     read,
     restore_rng,
@@ -27,6 +29,7 @@ from ringwide.training.config import TrainingConfig
 from ringwide.training.learner import Learner
 from ringwide.training.optimizers import FlatBucket
 from ringwide.training.samples import Position
+from ringwide.training.user_code import guarded
 
 logger = logging.getLogger("ringwide.training")
 MOST_ALTERNATIVES = 16
@@ -46,7 +49,6 @@ async def restore(
     step = int((await ring.broadcast(torch.tensor([step])))[0])
     shared, ours = await _intact(ring, directory, step)
     await together(ring, lambda: _load_shared(shared, settings, learner, model_path(directory, step)))
-    await _require_one_checkpoint(ring, shared, ours, rank_path(directory, step, ring.rank))
     position = Position(*(await ring.broadcast(torch.tensor(_position_in(shared)))).tolist())
     if last_step is not None and step >= last_step:
         raise ConfigError(
@@ -59,42 +61,88 @@ async def restore(
     restore_rng(ours["chance"])
     for buffer, kept in zip(learner.buffers(), ours["buffers"], strict=True):
         buffer.copy_(kept)
+    for name, part in parts_with_extra_state(learner.model):
+        where = f"{rank_path(directory, step, ring.rank)}: extra state of {name or 'the model'}"
+        guarded(part.set_extra_state, where)(ours["extra"][name])
     return position
 
 
-def _read(directory: Path, step: int, rank: int) -> tuple[State | None, State]:
-    """State of all ranks, which only rank 0 has, and state of this rank."""
-    shared = read(model_path(directory, step)) if rank == 0 else None
-    return shared, read(rank_path(directory, step, rank))
+# -- files of one checkpoint
 
 
 async def _intact(ring: StatefulRing, directory: Path, step: int) -> tuple[State | None, State]:
-    """The same, if every rank can read its files. If not, the error says which checkpoint can be used instead."""
+    """State of all ranks, which only rank 0 has, and state of this rank, if all files are there and belong together.
+
+    If not, the error says which checkpoint can be used instead.
+    """
     try:
-        return await together(ring, lambda: _read(directory, step, ring.rank))
+        shared = await _read_shared(ring, directory, step)
     except ConfigError as error:
-        others = torch.zeros(MOST_ALTERNATIVES, dtype=torch.int64)
-        if ring.rank == 0:
-            found = [other for other in complete_steps(directory) if other != step][-MOST_ALTERNATIVES:]
-            others[: len(found)] = torch.tensor(found[::-1])
-        await ring.broadcast(others)
-        readable = [bool(other) and _is_readable(directory, int(other), ring.rank) for other in others]
-        everyone = await ring.all_gather(torch.tensor(readable, dtype=torch.uint8))
-        intact = [int(other) for other, *by_rank in zip(others, *everyone, strict=True) if all(by_rank)]
-        if not intact:
-            raise ConfigError(f"{error}; there is no other checkpoint that all ranks can read: start again") from error
-        raise ConfigError(
-            f"{error}; that of step {intact[0]} is intact on all ranks: choose it with --resume"
-            f" {model_path(directory, intact[0])}"
-        ) from error
-
-
-def _is_readable(directory: Path, step: int, rank: int) -> bool:
+        raise ConfigError(f"{error}; {await _instead(ring, directory, step)}") from error
+    await together(ring, lambda: _require_same_nodes(shared, ring.size, model_path(directory, step)))
     try:
-        _read(directory, step, rank)
-    except ConfigError:
-        return False
-    return True
+        return shared, await _read_ours(ring, directory, step, shared)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {await _instead(ring, directory, step)}") from error
+
+
+async def _read_shared(ring: StatefulRing, directory: Path, step: int) -> State | None:
+    path = model_path(directory, step)
+    return await together(ring, lambda: _read(path, step=step) if ring.rank == 0 else None)
+
+
+async def _read_ours(ring: StatefulRing, directory: Path, step: int, shared: State | None) -> State:
+    path = rank_path(directory, step, ring.rank)
+    ours = await together(ring, lambda: _read(path, step=step, rank=ring.rank))
+    await _require_one_checkpoint(ring, shared, ours, path)
+    return ours
+
+
+def _read(path: Path, **named: int) -> State:
+    """Content of a file that is of the step and the rank in its name."""
+    state = read(path)
+    if state["of"] != named:
+        was = ", ".join(f"{what} {number}" for what, number in state["of"].items())
+        raise ConfigError(f"{path}: the file is that of {was}, under another name; put the right one there")
+    return state
+
+
+def _require_same_nodes(shared: State | None, size: int, path: Path) -> None:
+    """Check this before ranks look for files of theirs, of which more nodes than then have none."""
+    if shared is not None and (nodes := shared["terms"]["nodes"]) != size:
+        raise ConfigError(f"{path}: written by {nodes} nodes, this run has {size}; use the same number")
+
+
+async def _require_one_checkpoint(ring: StatefulRing, shared: State | None, ours: State, path: Path) -> None:
+    """Check that the files of all ranks were written together: disks need not be shared, and steps have equal names."""
+    parts = shared["parts"] if shared and len(shared["parts"]) == ring.size else [bytes(DIGEST_BYTES).hex()] * ring.size
+    written = torch.frombuffer(bytearray(b"".join(map(bytes.fromhex, parts))), dtype=torch.uint8)
+    written = (await ring.broadcast(written)).numpy().tobytes()
+
+    def check() -> None:
+        if written[DIGEST_BYTES * ring.rank :][:DIGEST_BYTES].hex() != ours["digest"]:
+            raise ConfigError(f"{path}: the file is of another run than the model of rank 0; put the right one there")
+
+    await together(ring, check)
+
+
+async def _instead(ring: StatefulRing, directory: Path, step: int) -> str:
+    """Advice what to resume from, where the checkpoint of `step` cannot be used."""
+    others = torch.zeros(MOST_ALTERNATIVES, dtype=torch.int64)
+    if ring.rank == 0:
+        found = [other for other in complete_steps(directory) if other != step][-MOST_ALTERNATIVES:]
+        others[: len(found)] = torch.tensor(found[::-1])
+    await ring.broadcast(others)
+    for other in filter(None, others.tolist()):
+        try:
+            await _read_ours(ring, directory, other, await _read_shared(ring, directory, other))
+        except ConfigError:
+            continue
+        return f"that of step {other} is intact on all ranks: choose it with --resume {model_path(directory, other)}"
+    return "there is no other checkpoint that all ranks can read: start again"
+
+
+# -- what is restored
 
 
 def _load_shared(state: State | None, settings: "ResumeSettings", learner: Learner, path: Path) -> None:
@@ -107,18 +155,6 @@ def _load_shared(state: State | None, settings: "ResumeSettings", learner: Learn
     learner.model.load_state_dict(state["model"])
     for name, tensor in learner.optimizer.state().items():
         tensor.copy_(state["optimizer"][name])
-
-
-async def _require_one_checkpoint(ring: StatefulRing, shared: State | None, ours: State, path: Path) -> None:
-    """Check that the files of all ranks were written together: disks need not be shared, and steps have equal names."""
-    written = b"".join(map(bytes.fromhex, shared["parts"])) if shared else bytes(DIGEST_BYTES * ring.size)
-    written = (await ring.broadcast(torch.frombuffer(bytearray(written), dtype=torch.uint8))).numpy().tobytes()
-
-    def check() -> None:
-        if written[DIGEST_BYTES * ring.rank :][:DIGEST_BYTES].hex() != ours["digest"]:
-            raise ConfigError(f"{path}: the file is of another run than the model of rank 0; put the right one there")
-
-    await together(ring, check)
 
 
 def _position_in(shared: State | None) -> list[int]:
@@ -171,20 +207,26 @@ def resume_settings(
     data: bytes,
 ) -> ResumeSettings:
     falls = config.schedule != "constant"
+    added_up = {each.name: _bytes_added_up(each, ring_settings) for each in buckets if ring.size > 1}
     return ResumeSettings(
         nodes=ring.size,
         training=config.model_dump(mode="json", exclude=MAY_CHANGE),
         ring=dict(ring_settings),
         decay_end=(config.decay_steps or last_step) if falls else None,
         data=data.hex(),
-        sums={each.name: (ring.algorithm_for(each.nbytes), each.nbytes) for each in buckets if ring.size > 1},
+        sums={name: (ring.algorithm_for(nbytes), nbytes) for name, nbytes in added_up.items()},
     )
+
+
+def _bytes_added_up(bucket: FlatBucket, ring_settings: Mapping[str, Any]) -> int:
+    """Bytes of a bucket as the ring adds it up, by which it chooses an algorithm: half precision may be widened."""
+    dtype = str(bucket.gradients.dtype).removeprefix("torch.")
+    widens = ring_settings.get("half_precision", "float32") == "float32" and dtype in NARROW
+    return bucket.gradients.numel() * (4 if widens else bucket.gradients.itemsize)
 
 
 def require_same_settings(then: ResumeSettings, now: ResumeSettings, path: object) -> None:
     """Compare the settings of a checkpoint with those of this run. `path` names the checkpoint."""
-    if then.nodes != now.nodes:
-        raise ConfigError(f"{path}: written by {then.nodes} nodes, this run has {now.nodes}; use the same number")
     _require_equal_block("training", then.training, now.training, path)
     _require_equal_block("ring", _but_sums(then.ring), _but_sums(now.ring), path)
     if then.decay_end != now.decay_end:
@@ -231,11 +273,15 @@ def _require_equal_block(block: str, then: Mapping[str, Any], now: Mapping[str, 
             )
 
 
+EXTRA_STATE = "_extra_state"  # torch's name for it, after that of the module
+
+
 def require_equal_models(then: Mapping[str, Any], now: Mapping[str, Any], path: object) -> None:
     """Compare the models before torch loads one into the other, which would report all differences on many lines."""
     for name in [*now, *then]:
         was, is_now = _described(then.get(name)), _described(now.get(name))
-        if was != is_now:
+        varies = name in then and name in now and name.endswith(EXTRA_STATE)
+        if was != is_now and not varies:
             raise ConfigError(
                 f"{path}: written with another model: {name!r} was {was} then, and is {is_now} in this run;"
                 " use the same model"

@@ -32,6 +32,11 @@ class Samples(Protocol):
         """SHA-256 of all samples."""
 
 
+def are_classes(targets: Tensor) -> bool:
+    """Whether targets are numbers of classes: integers, and nothing to compute with."""
+    return not targets.is_floating_point() and not targets.is_complex()
+
+
 def may_have_target(samples: Samples, value: int) -> bool:
     """Whether a target may have this value. Samples that have no `has_target` to ask may have any."""
     known = getattr(samples, "has_target", None)
@@ -71,7 +76,7 @@ class TensorSamples:
         return self.features.index_select(0, indexes), self.labels.index_select(0, indexes)
 
     def has_target(self, value: int) -> bool:
-        return not self.labels.is_floating_point() and bool((self.labels == value).any())
+        return are_classes(self.labels) and bool((self.labels == value).any())
 
     def digest(self) -> bytes:
         whole = hashlib.sha256()

@@ -100,6 +100,6 @@ def _described(error: BaseException) -> str:
 
 
 def _is_theirs(file: str) -> bool:
-    """Whether the file is the user's: not this one, and not of Python or an installed package."""
-    library = sysconfig.get_paths()["stdlib"]
-    return file != __file__ and not file.startswith(("<", library)) and "site-packages" not in Path(file).parts
+    """Whether the file is the user's: not one of ours, and not of Python or an installed package."""
+    library, ours = sysconfig.get_paths()["stdlib"], str(Path(__file__).parents[1])
+    return not file.startswith(("<", library, ours)) and "site-packages" not in Path(file).parts
