@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import numpy
 from numpy.typing import NDArray
 
+from ringwide.tensors.arithmetic import sum_itemsize
+
 DTYPES = {
     "float64": 8,
     "float32": 4,
@@ -139,7 +141,7 @@ def _row(ring: CheckedRing, case: Case, times: Sequence[float], wrong: int, wron
         count=case.count,
         dtype=case.dtype,
         op=case.op,
-        algorithm=ring.algorithm_for(nbytes),
+        algorithm=ring.algorithm_for(case.count * sum_itemsize(case.dtype, "float32")),
         repeats=len(times),
         seconds=seconds,
         algbw=algbw,

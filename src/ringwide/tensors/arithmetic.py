@@ -155,6 +155,11 @@ def _rounded(half: HalfFormat, finish: Callable[[Array], object]) -> Callable[[A
     return finish_rounded
 
 
+def sum_itemsize(dtype: str, half_precision: str) -> int:
+    """Bytes of a sum on its way, by which an algorithm is chosen."""
+    return (_WIDE if dtype in HALVES and half_precision == "float32" else carrier_of(dtype)).itemsize
+
+
 def carrier_of(dtype: str) -> np.dtype[Any]:
     """The dtype in which numbers travel when nothing is added to them."""
     half = HALF_FORMATS.get(dtype)

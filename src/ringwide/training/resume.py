@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ringwide.compression.codecs.registry import LOSSY
 from ringwide.errors import ConfigError
-from ringwide.tensors.half_rounding import NARROW
+from ringwide.tensors.arithmetic import sum_itemsize
 from ringwide.training.agreement import together
 from ringwide.training.checkpoint import (
     StatefulRing,
@@ -221,8 +221,7 @@ def resume_settings(
 def _bytes_added_up(bucket: FlatBucket, ring_settings: Mapping[str, Any]) -> int:
     """Bytes of a bucket as the ring adds it up, by which it chooses an algorithm: half precision may be widened."""
     dtype = str(bucket.gradients.dtype).removeprefix("torch.")
-    widens = ring_settings.get("half_precision", "float32") == "float32" and dtype in NARROW
-    return bucket.gradients.numel() * (4 if widens else bucket.gradients.itemsize)
+    return bucket.gradients.numel() * sum_itemsize(dtype, ring_settings.get("half_precision", "float32"))
 
 
 def require_same_settings(then: ResumeSettings, now: ResumeSettings, path: object) -> None:
