@@ -178,6 +178,19 @@ def test_garbage_in_the_store_is_an_error_of_ours(heading: str, garbage: bytes, 
     assert str(caught.value).isprintable()
 
 
+@pytest.mark.parametrize("elsewhere", ["192.0.2.7:5000", "[2001:db8::7]:5000", "localhost:5000", "0.0.0.0:5000"])
+def test_without_a_key_ranks_of_one_machine_accept_loopback_addresses_only(
+    elsewhere: str, all_sockets_closed: None
+) -> None:
+    """Whoever reaches the store could lead a rank to a listener of its own, and read the gradients sent there."""
+    store = MemoryStore()
+    store.values |= {"ringwide/machine/1": b"a", "ringwide/address/1": elsewhere.encode()}
+    with pytest.raises(JoinError, match="should be a loopback address"):
+        find_peers(store, rank=0, size=2, protected=False, machine="a", timeout_seconds=30)
+    with find_peers(store, rank=0, size=2, protected=True, machine="a", timeout_seconds=30).listener as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"  # with a key, whoever listens there has to prove that it has it
+
+
 def test_the_excuse_of_another_rank_is_cut_to_its_length() -> None:
     store = MemoryStore()
     store.values |= {"ringwide/machine/1": b"a", "ringwide/address/1": b"refused: " + b"y" * 900}

@@ -211,4 +211,6 @@ def test_a_hundred_groups_take_no_descriptors_and_no_threads() -> None:
             group.shutdown()
         return after[0] - before[0], after[1] - before[1]
 
-    assert on_ranks_of_a_world(3, act) == [(0, 0)] * 3
+    for descriptors, threads in on_ranks_of_a_world(3, act):
+        assert descriptors <= 0, "none more; some of an earlier test may have been closed meanwhile"
+        assert threads <= 0

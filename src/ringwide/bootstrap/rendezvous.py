@@ -5,7 +5,8 @@ Rules:
 - Ranks that all share one machine and its network listen on loopback, where nobody else can connect.
 - Beyond loopback the ring must be protected, or explicitly insecure. If one rank gives up, it publishes why, and all of
   them give up: nobody waits for a rank that will not come.
-- The content of the store is not trusted: each value is an address, or an error.
+- The content of the store is not trusted: each value is an address, or an error. Without a key, ranks of one machine
+  accept loopback addresses only: whoever can write to the store must not lead a rank, and its gradients, elsewhere.
 
 A store serves one ring only. For several rings, give each its own prefix (`torch.distributed.PrefixStore`).
 """
@@ -194,7 +195,7 @@ def find_peers(
         raise
     try:
         board.write("address", _address_of(listener))
-        return Found(_addresses(board, rank), listener)
+        return Found(_addresses(board, rank, only_loopback=together and not protected), listener)
     except BaseException:
         listener.close()
         raise
@@ -218,13 +219,28 @@ def _failure_line(error: RingwideError) -> str:
     return f"{why}{error}".encode()[:LONGEST_BYTES].decode(errors="ignore")
 
 
-def _addresses(board: StoreBoard, rank: int) -> list[str]:
+def _addresses(board: StoreBoard, rank: int, *, only_loopback: bool) -> list[str]:
     lines = board.read("address")
     for line in lines:
         if line.startswith((_REFUSED, _FAILED)):
             board.linger_until_read()
             raise _failure_of(line)
-    return [str(_parsed(line, peer, rank)) for peer, line in enumerate(lines)]
+    found = [_parsed(line, peer, rank) for peer, line in enumerate(lines)]
+    for peer, address in enumerate(found):
+        if only_loopback and not _is_numeric_loopback(address.host):
+            raise JoinError(
+                f"rank {rank} found in the store, for rank {peer}: {address}: all ranks are on this machine and have no"
+                " key, so it should be a loopback address; somebody else may have written to the store"
+            )
+    return [str(address) for address in found]
+
+
+def _is_numeric_loopback(host: str) -> bool:
+    """Whether a rank could have published it. A name is none: it may lead anywhere."""
+    try:
+        return is_loopback(host)
+    except ValueError:
+        return False
 
 
 def _failure_of(line: str) -> RingwideError:
