@@ -1,5 +1,6 @@
 """Shared-memory arenas: ownership of slots, and the memory that is refused."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from ringwide.transport.shm_arena import (
     FREE,
     MOST_SLOTS,
     PAGE_BYTES,
+    SEALS,
     ArenaReader,
     ArenaShape,
     ArenaWriter,
@@ -128,6 +130,26 @@ def test_what_is_no_memory_is_refused() -> None:
     os.close(writing)
     with handed(reading) as files, pytest.raises(RemoteProtocolError, match="is not a file in memory"):
         ArenaReader(SHAPE, *files)
+
+
+def sealed_memory() -> int:
+    file = memory(SHAPE.nbytes)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
+    return file
+
+
+def test_an_eventfd_that_may_block_is_refused() -> None:
+    with handed(sealed_memory()) as files, pytest.raises(RemoteProtocolError, match="may block"):
+        ArenaReader(SHAPE, *files)
+
+
+def test_what_is_no_eventfd_is_refused() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    os.close(reading)
+    with pytest.raises(RemoteProtocolError, match="not an eventfd"):
+        ArenaReader(SHAPE, sealed_memory(), writing)
+    assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_nothing_is_left_open() -> None:

@@ -10,7 +10,8 @@ Rules:
   in the eventfd orders the two: the reader's reads come before the writer's next writes, on every processor.
 - The first page holds one byte per slot, TAKEN or FREE. With it the reader detects a reference to a slot that the
   writer has not filled.
-- The reader checks the file that it is given: the right size, and sealed, so that it cannot shrink while it is mapped.
+- The reader checks what it is given: a file of the right size, sealed, so that it cannot shrink while it is mapped, and
+  an eventfd that does not block.
 - Reading the eventfd costs a system call, so it is read only when no slot is known to be free. All slots are used in
   turn, and together they should fit into the cache.
 """
@@ -123,6 +124,7 @@ class ArenaReader:
         self.shape, self._released = shape, released
         try:
             self._check(file)
+            _check_eventfd(released)
             self.memory = mmap.mmap(file, shape.nbytes)
         except BaseException:
             os.close(released)
@@ -158,6 +160,18 @@ class ArenaReader:
             self._released = -1
             self._states.release()
             _close(self.memory)
+
+
+def _check_eventfd(released: int) -> None:
+    """Writing to anything else, or to one that may block, could stop this rank for as long as its peer likes."""
+    try:
+        kind = os.readlink(f"/proc/self/fd/{released}")
+    except OSError:  # there need not be a /proc
+        kind = "anon_inode:[eventfd]"
+    if kind != "anon_inode:[eventfd]":
+        raise RemoteProtocolError(f"what it shares to release slots is not an eventfd, but {kind!r}")
+    if os.get_blocking(released):
+        raise RemoteProtocolError("it shares an eventfd to release slots that may block")
 
 
 def descriptors_to_spare() -> int:
