@@ -16,7 +16,9 @@ from ringwide.protocol.frame import (
     read_goodbye,
     seal,
     sealed_frame,
+    shown,
     unpack,
+    words_in,
 )
 
 LIMIT = 1 << 20
@@ -208,7 +210,29 @@ def test_a_goodbye_comes_back_as_it_was(reason: str, finished: list[int], epoch:
     frame = goodbye(reason, finished, epoch=epoch)
     header = unpack(frame, limit_bytes=LIMIT)
     assert (header.kind, header.epoch, header.payload_bytes) == (FrameKind.GOODBYE, epoch, len(frame) - HEADER_BYTES)
-    assert read_goodbye(memoryview(frame)[HEADER_BYTES:]) == (finished, reason.encode(errors="replace").decode())
+    assert read_goodbye(memoryview(frame)[HEADER_BYTES:]) == (finished, shown(reason.encode(errors="replace").decode()))
+
+
+@given(st.binary(max_size=60))
+def test_the_words_of_a_peer_are_one_line_that_does_nothing_to_a_terminal(payload: bytes) -> None:
+    words = words_in(payload)
+    assert words.isprintable()
+    assert len(words) == len(payload.decode(errors="replace"))
+
+
+@pytest.mark.parametrize(
+    ("said", "seen"),
+    [
+        ("it failed: no space left", "it failed: no space left"),
+        ("été, 測試 ✓", "été, 測試 ✓"),
+        ("line\nanother\ttab", "line another tab"),
+        ("\x1b[2J\x1b]0;title\x07red", "\ufffd[2J\ufffd]0;title\ufffdred"),
+        ("back\x08\x7f", "back\ufffd\ufffd"),
+        ("right\u202eto left", "right\ufffdto left"),
+    ],
+)
+def test_only_what_controls_a_terminal_is_replaced(said: str, seen: str) -> None:
+    assert words_in(said.encode()) == seen
 
 
 @given(st.binary(max_size=40))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from counted import grows_evenly
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import HEADER_BYTES, NEWS_LIMIT_BYTES, FrameKind, framed, unpack
+from ringwide.protocol.frame import HEADER_BYTES, NEWS_LIMIT_BYTES, FrameKind, framed, shown, unpack
 from ringwide.protocol.p2p import (
     Matching,
     Offer,
@@ -31,7 +31,7 @@ OFFERS = st.builds(
     space=st.sampled_from([int(space) for space in Space]),
     tag=I64,
     nbytes=st.integers(0, 2**64 - 1),
-    what=st.text(max_size=30),
+    what=st.text(max_size=30).map(shown),
 )
 
 

@@ -28,7 +28,6 @@ from ringwide.collectives.news import (
     misplaced,
     timeout_error,
     told_timeout,
-    words_in,
 )
 from ringwide.collectives.peer_loss import PeerLoss, Transfers
 from ringwide.collectives.plan import Plan
@@ -46,7 +45,7 @@ from ringwide.compression.autotune import Ledger
 from ringwide.compression.jobs import CodecPoolLike
 from ringwide.compression.policy import CodecPolicy
 from ringwide.errors import RemoteProtocolError, RingwideError, fresh
-from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, FrameKind, Header, key_of, read_goodbye
+from ringwide.protocol.frame import DATA, LAST_OF_COLLECTIVES, FrameKind, Header, key_of, read_goodbye, words_in
 from ringwide.tensors.bucket import Bucket
 
 

@@ -7,7 +7,7 @@ from ringwide.collectives.deadlines import Clock
 from ringwide.collectives.running_collective import Collective
 from ringwide.compression.autotune import Decision
 from ringwide.errors import CollectiveAborted, CollectiveMismatch, CollectiveTimeout, RemoteProtocolError
-from ringwide.protocol.frame import DATA, FrameKind, Header, goodbye, news
+from ringwide.protocol.frame import DATA, FrameKind, Header, goodbye, news, words_in
 
 LEAVING_SECONDS = 0.5
 """How long a rank may take to leave before the others hear of what it has given up."""
@@ -67,10 +67,6 @@ def misplaced(peer: int, header: Header) -> RemoteProtocolError:
     return RemoteProtocolError(f"rank {peer} sent a p2p frame on a lane for collectives")
 
 
-def words_in(payload: memoryview) -> str:
-    return bytes(payload).decode(errors="replace")
-
-
 def abort_error(collective: Collective, peer: int, payload: memoryview) -> CollectiveAborted:
     reason = words_in(payload)
     return CollectiveAborted(number=collective.sequence, what=collective.what, by=peer, reason=reason)
@@ -78,7 +74,7 @@ def abort_error(collective: Collective, peer: int, payload: memoryview) -> Colle
 
 def mismatch_error(collective: Collective, rank: int, peer: int, payload: memoryview) -> CollectiveMismatch:
     """The error of this rank, whose peer has said what it was called with."""
-    ours, theirs, advice = collective.compared_with(words_in(payload))
+    ours, theirs, advice = collective.compared_with(bytes(payload).decode(errors="replace"))
     return CollectiveMismatch(
         number=collective.sequence, rank=rank, ours=ours, other_rank=peer, theirs=theirs, advice=advice
     )

@@ -12,7 +12,7 @@ from ringwide.collectives.bucket_operation import LaneLike, Operation, OtherEpoc
 from ringwide.collectives.plan import Plan
 from ringwide.collectives.single_segment import SingleSegmentOperation
 from ringwide.errors import ConfigError, RemoteProtocolError, RingwideError
-from ringwide.protocol.frame import DATA, Header
+from ringwide.protocol.frame import DATA, Header, shown
 from ringwide.transport.link import EXPRESS_MEMORY_BYTES
 
 SEQUENCE_BITS = 40
@@ -149,8 +149,8 @@ class Collective:
 
     def compared_with(self, theirs: str) -> tuple[str, str, str]:
         """Our call and that of another rank, which has told it, in the words in which they differ, and what to do."""
-        mark, how, what = [*theirs.split("\n", 2), "", ""][:3]
-        if not self.what.startswith(what) or not what:
+        mark, how, what = map(shown, [*theirs.split("\n", 2), "", ""][:3])
+        if not shown(self.what).startswith(what) or not what:
             return self.what, what, SAME_ORDER if mark == str(self._mark or "") else f"{SAME_ORDER}; {SAME_CALLER}"
         if how != self.plan.how:
             return f"{self.what} by {self.plan.how}", f"{what} by {how}", SAME_ORDER

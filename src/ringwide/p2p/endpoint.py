@@ -18,7 +18,7 @@ from ringwide.errors import CollectiveTimeout, PeerLeft, RemoteProtocolError, Ri
 from ringwide.p2p.receiver import Receiver
 from ringwide.p2p.sender import Sender
 from ringwide.p2p.transfer import AnyTransfer, IncomingTransfer, OpenTransfers, OutgoingTransfer, P2PLink, PeerTransfers
-from ringwide.protocol.frame import DATA, FrameKind, Header, news
+from ringwide.protocol.frame import DATA, FrameKind, Header, news, words_in
 from ringwide.protocol.p2p import KEPT_LIMIT_BYTES, read_offer, read_wanted
 
 logger = logging.getLogger("ringwide.p2p")
@@ -234,11 +234,11 @@ class Endpoint:
             case FrameKind.ACCEPT:
                 self._sending.on_accept(with_peer, number)
             case FrameKind.DECLINE:
-                self._sending.on_decline(with_peer, number, _text(payload))
+                self._sending.on_decline(with_peer, number, words_in(payload))
             case FrameKind.WITHDRAW:
-                self._on_withdraw(with_peer, number, _text(payload))
+                self._on_withdraw(with_peer, number, words_in(payload))
             case _:
-                self._on_exchange_given_up(lane.peer, number, _text(payload))
+                self._on_exchange_given_up(lane.peer, number, words_in(payload))
 
     def _on_withdraw(self, with_peer: PeerTransfers, number: int, reason: str) -> None:
         with_peer.check_known(number)
@@ -323,10 +323,6 @@ class Endpoint:
 def _check_kind(peer: int, header: Header) -> None:
     if header.kind not in _KINDS:
         raise RemoteProtocolError(f"rank {peer} sent a frame of kind {header.kind} on a p2p lane")
-
-
-def _text(payload: memoryview) -> str:
-    return bytes(payload).decode(errors="replace")
 
 
 def _ignore(_: Exception | None) -> None: ...

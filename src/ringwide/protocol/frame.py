@@ -135,7 +135,23 @@ def read_goodbye(payload: bytes | memoryview) -> tuple[list[int], str]:
     if len(payload) < start:
         raise RemoteProtocolError(f"a goodbye of {len(payload)} bytes is too short for its own count")
     numbers = [number for (number,) in _NUMBER.iter_unpack(payload[_COUNT.size : start])]
-    return numbers, bytes(payload[start:]).decode(errors="replace")
+    return numbers, words_in(payload[start:])
+
+
+def words_in(payload: bytes | memoryview) -> str:
+    """The words of a peer, as they may be shown."""
+    return shown(bytes(payload).decode(errors="replace"))
+
+
+def shown(words: str) -> str:
+    """Words on one line, without what moves a cursor, colours a terminal or begins a line of a log."""
+    if words.isprintable():
+        return words
+    return "".join(_character(each) for each in words)
+
+
+def _character(each: str) -> str:
+    return " " if each.isspace() else each if each.isprintable() else "\N{REPLACEMENT CHARACTER}"
 
 
 def seal(header: bytes | memoryview, payload: bytes | memoryview, number: int = 0) -> bytes:

@@ -30,7 +30,7 @@ from struct import Struct
 from typing import Generic, NamedTuple, TypeVar
 
 from ringwide.errors import RemoteProtocolError
-from ringwide.protocol.frame import NEWS_LIMIT_BYTES, FrameKind, Header, framed
+from ringwide.protocol.frame import NEWS_LIMIT_BYTES, FrameKind, Header, framed, words_in
 
 P2P_LANE = 254
 """Number of the p2p lane among the connections of two ranks."""
@@ -82,7 +82,7 @@ def read_offer(header: Header, payload: bytes | memoryview) -> Offer:
         raise RemoteProtocolError(f"an offer of {len(payload)} bytes, it must have at least {TERMS_BYTES}")
     space, tag, nbytes = _TERMS.unpack_from(payload)
     _check_space(space)
-    return Offer(header.collective, space, tag, nbytes, bytes(payload[TERMS_BYTES:]).decode(errors="replace"))
+    return Offer(header.collective, space, tag, nbytes, words_in(payload[TERMS_BYTES:]))
 
 
 def wanted(space: int, tag: int, epoch: int = 0) -> bytes:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ringwide.errors import ConfigError, RingwideError, ranks_named
+from ringwide.protocol.frame import words_in
 from ringwide.training.config import TrainingConfig
 from ringwide.training.learner import Learner, memory_of
 from ringwide.training.progress import StopRequest
@@ -46,7 +47,7 @@ async def gather_texts(ring: Gathers, ours: str) -> list[str]:
     if not any(lengths):
         return [""] * len(lengths)
     everyone = await gather_bytes(ring, encoded.ljust(max(lengths)))
-    return [theirs[:length].decode(errors="replace") for theirs, length in zip(everyone, lengths, strict=True)]
+    return [words_in(theirs[:length]) for theirs, length in zip(everyone, lengths, strict=True)]
 
 
 async def together(ring: Gathers, act: Callable[[], Outcome]) -> Outcome:
