@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
     ByteSize,
     ConfigDict,
     Field,
@@ -36,7 +35,7 @@ from ringwide.compression.codecs import registry
 from ringwide.compression.codecs.base import Codec
 from ringwide.config import validation
 from ringwide.config.document import Document, DocumentKind, read_document
-from ringwide.config.validation import DECIDES_BITS, EQUAL, OverrideSource
+from ringwide.config.validation import DECIDES_BITS, EQUAL, OverrideSource, Settings
 from ringwide.errors import ConfigError
 from ringwide.transport.aead_wire import KEY_BYTES, cipher
 from ringwide.transport.tls import TlsContexts, tls_contexts
@@ -60,10 +59,8 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-class TlsFiles(BaseModel):
+class TlsFiles(Settings):
     """Files for mutual TLS: this rank's certificate and private key, and the authority of all ranks (PEM)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cert: Path = Field(description="This rank's certificate, good for both roles of a connection (PEM).")
     key: Path = Field(description="Its private key, without a passphrase, in a file that others cannot read (PEM).")
@@ -80,10 +77,10 @@ class TlsFiles(BaseModel):
         return tls_contexts(**{name: file_named(str(file), origin=f"tls.{name}") for name, file in names.items()})
 
 
-class RingConfig(BaseModel):
+class RingConfig(Settings):
     """Settings with which a rank joins a ring. Those that must be equal on all ranks are compared in the handshake."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(validate_default=True)
 
     segment_bytes: ByteSize = Field(
         default=ByteSize(1 * MIB),

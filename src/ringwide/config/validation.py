@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ByteSize, JsonValue, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -16,6 +25,35 @@ from ringwide.config.yaml_text import KeyPath, dotted, parse
 from ringwide.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+class Settings(BaseModel):
+    """Base of all blocks of settings: they do not change, and have no other keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _take_no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse `epochs: yes`, which YAML reads as true, and pydantic then as 1."""
+        field = cls.model_fields[info.field_name or ""]
+        given = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(each, bool) for each in given) and _takes_numbers_only(field.annotation):
+            raise ValueError("should be a number, and not true or false (YAML reads yes, no, on and off as these)")
+        return value
+
+
+def _takes_numbers_only(annotation: Any) -> bool:
+    kinds = list(_kinds(annotation))
+    return bool not in kinds and any(kind in (int, float, ByteSize) or type(kind) is int for kind in kinds)
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for argument in get_args(annotation):
+        yield from _kinds(argument)
+
+
 Mark = dict[str, JsonValue]
 EQUAL: Mark = {"equal_on_all_ranks": True}
 """Mark of settings that ranks compare when the ring forms; they refuse each other if these differ."""

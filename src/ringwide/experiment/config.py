@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field
+from pydantic import BaseModel, ByteSize, Field
 from pydantic.fields import FieldInfo
 
 from ringwide.config.document import Document, read_document
 from ringwide.config.ring_config import RingConfig
-from ringwide.config.validation import block_of, blocks, checked, overridden
+from ringwide.config.validation import Settings, block_of, blocks, checked, overridden
 from ringwide.config.yaml_text import written_size
 from ringwide.errors import ConfigError
 from ringwide.training.config import TrainingConfig
@@ -18,10 +18,8 @@ Logging = Literal["silent", "normal", "verbose"]
 Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class CheckpointConfig(BaseModel):
+class CheckpointConfig(Settings):
     """Checkpoints of the training, from which `--resume` continues to the same bits."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     every_steps: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="Write one every so many steps, and one at the end; null: write no checkpoints."
@@ -32,10 +30,8 @@ class CheckpointConfig(BaseModel):
     )
 
 
-class ReferenceConfig(BaseModel):
+class ReferenceConfig(Settings):
     """Figures of another system, shown in the report next to those of the run. Unknown ones are left out."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1, max_length=200, description="Name of the system the figures are of.")
     batches: Figure | None = Field(default=None, description="Batches of all nodes together.")
@@ -47,10 +43,8 @@ class ReferenceConfig(BaseModel):
     loss: Figure | None = Field(default=None, description="The mean loss at the end.")
 
 
-class ReportConfig(BaseModel):
+class ReportConfig(Settings):
     """Files that a run writes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     directory: str = Field(default="runs", min_length=1, description="Where each run creates its directory.")
     html: bool = Field(default=True, description="Draw report.html as well as report.md.")
@@ -58,10 +52,8 @@ class ReportConfig(BaseModel):
     beside: tuple[ReferenceConfig, ...] = Field(default=(), description="Figures to show next to those of this run.")
 
 
-class ExperimentConfig(BaseModel):
+class ExperimentConfig(Settings):
     """Experiment: how many nodes there are, the ring they form, what they train, and the files it writes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(
         pattern=r"^\w[\w .,=-]*$",
@@ -95,10 +87,8 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentConf
     return checked(overridden(read_document(path), overrides), ExperimentConfig)
 
 
-class _RingAlone(BaseModel):
+class _RingAlone(Settings):
     """Keys that can be set without an experiment."""
-
-    model_config = ConfigDict(extra="forbid")
 
     ring: RingConfig = Field(default_factory=RingConfig)
 

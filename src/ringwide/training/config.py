@@ -7,7 +7,9 @@ mistake.
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, ByteSize, Field, WithJsonSchema, model_validator
+
+from ringwide.config.validation import Settings
 
 MODELS = ("linear", "mlp", "cnn", "transformer")
 DATA = ("clusters", "digits", "stdlib")
@@ -45,10 +47,8 @@ ClassWeight = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Options = dict[str, Any]
 
 
-class TrainingConfig(BaseModel):
+class TrainingConfig(Settings):
     """Training run. It is the same on every rank; only the share of the data differs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: _one_of(MODELS) = Field(  # type: ignore[valid-type]
         default="mlp",
