@@ -1,8 +1,8 @@
 """Cases of a library, played on gloo and then on ringwide by one rank of torchrun, which writes down what came of each.
 
 torchrun --nproc-per-node 2 -m tests.integrations.library_cases LIBRARY DIRECTORY
-The module LIBRARY_cases beside this one has CASES, and if the library does not make the process group itself, it says so
-with MAKES_NO_GROUP. Both backends are played by the same processes, because imports take longer than the cases.
+The module LIBRARY_cases beside this one has CASES. It says with MAKES_NO_GROUP if the library does not make the process
+group itself. Both backends are played by the same processes, because imports take longer than the cases.
 """
 
 import faulthandler
