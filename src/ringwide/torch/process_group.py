@@ -45,13 +45,11 @@ class RingProcessGroup(GroupInterface):
         self, ring: Ring, membership: AbstractAsyncContextManager[Ring], store: Store, background_loop: BackgroundLoop
     ) -> None:
         super().__init__(ring, store)
-        self.error = None
+        self.error: BaseException | None = None
         self._membership, self._background = membership, background_loop
         self._coalesced: list[LoopCall[Any]] | None = None  # operations since `_start_coalescing`
         self._joined = threading.current_thread()
         end_calls_at_interrupts(background_loop)
-
-    error: BaseException | None
 
     def __repr__(self) -> str:
         return f"<RingProcessGroup {self._name!r}: {self.ring!r}>"
@@ -364,8 +362,7 @@ class RingProcessGroup(GroupInterface):
         """Leave the ring with a goodbye, which in a `finally` names the exception."""
         self._background.close_now(self._membership, sys.exc_info()[1])
 
-    def abort(self) -> None:
-        self.shutdown()
+    abort = shutdown
 
 
 def _as_list(tensors: Tensor | list[Tensor]) -> list[Tensor]:
