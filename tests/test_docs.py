@@ -96,6 +96,12 @@ USERS_FILES = {"example.py", "mine.py", "train.py", "checkpoints/", "runs/NAME-T
 FOREIGN_NAMES = {
     *("Accelerator", "CancelledError", "DDPStrategy", "DeviceMesh", "RuntimeError", "RuntimeWarning", "TypeError"),
     *("Backend", "ProcessGroup"),  # of torch.distributed
+    *(
+        "Embedding",
+        "InitProcessGroupKwargs",
+        "TorchConfig",
+        "TrainingArguments",
+    ),  # of torch, Accelerate, Ray, transformers
 }
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?")

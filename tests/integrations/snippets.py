@@ -2,7 +2,7 @@
 
 A comment before the piece tells: `<!-- run: torchrun 2 -->`, `<!-- run: python -->`, or `<!-- run: python 2 -->` for
 two processes with their rank as argument; `, needs NAME` if it needs what only `make integrations` installs. A block of
-text after it is what rank 0 prints.
+text after it is what rank 0 prints; if it needs a project, which prints too, it is a part of that.
 """
 
 import re

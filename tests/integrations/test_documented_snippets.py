@@ -1,4 +1,7 @@
-"""Every piece of Python in docs/integrations.md runs, and prints what stands below it. So does the example for DDP."""
+"""Every piece of Python in docs/integrations.md runs, and prints what stands below it. So does the example for DDP.
+
+Pieces for other projects print whose group their DDP model has, and other numbers than with gloo are an error.
+"""
 
 import os
 import re
@@ -17,6 +20,13 @@ SNIPPETS = snippets_of(ROOT / "docs" / "integrations.md")
 EXAMPLE = ROOT / "examples" / "digits_ddp.py"
 PATIENCE_SECONDS = 240
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+
+LIKE_GLOO = ("lightning", "accelerate", "transformers")
+PROJECTS = {*LIKE_GLOO, "ray"}
+OUR_GROUP = "DistributedDataParallel on ringwide\n"
+END_OF_GLOO = "\nimport os, sys\nsys.stdout.flush()\nos._exit(0)\n"
+"""A thread of gloo that outlives the interpreter aborts the process; so the interpreter is not ended first."""
+TIMES = re.compile(r"^.*_runtime.*\n", re.MULTILINE)
 
 ORDINARY = [snippet for snippet in SNIPPETS if snippet.needs is None]
 UNDER_TORCHRUN = [snippet for snippet in ORDINARY if snippet.launcher == "torchrun"]
@@ -44,6 +54,11 @@ def named(snippets: list[Snippet]) -> list[object]:
 def test_every_piece_says_how_it_is_run() -> None:
     assert [snippet.name for snippet in SNIPPETS if snippet.launcher is None] == []
     assert {snippet.launcher for snippet in ORDINARY} == {"torchrun", "python"}
+
+
+def test_each_project_has_a_piece_that_says_whose_group_it_uses() -> None:
+    said = [(snippet.needs, snippet.printed) for snippet in SNIPPETS if snippet.needs]
+    assert sorted(said) == [(project, OUR_GROUP) for project in sorted(PROJECTS)]
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +101,19 @@ def test_processes_that_know_their_rank(snippet: Snippet, tmp_path: Path) -> Non
 
 @pytest.mark.integrations
 @pytest.mark.timeout(3 * PATIENCE_SECONDS)
-@pytest.mark.parametrize(
-    "snippet", named([snippet for snippet in SNIPPETS if snippet.needs in ("lightning", "accelerate")])
-)
+@pytest.mark.parametrize("snippet", named([snippet for snippet in SNIPPETS if snippet.needs in LIKE_GLOO]))
 def test_a_project_gets_the_same_numbers_from_gloo_and_from_ringwide(snippet: Snippet, tmp_path: Path) -> None:
     launcher = TORCHRUN if snippet.launcher == "torchrun" else [sys.executable]
     printed = {}
     for backend in ("gloo", "ringwide"):
         (tmp_path / backend).mkdir()
         script = snippet.write_to(tmp_path / backend)
-        script.write_text(snippet.code.replace('"ringwide"', f'"{backend}"'))
-        printed[backend] = run([*launcher, str(script)], script.parent).replace(str(script.parent), "")
-    assert printed["ringwide"] == printed["gloo"] != ""
+        end = END_OF_GLOO if backend == "gloo" else ""
+        script.write_text(snippet.code.replace('"ringwide"', f'"{backend}"') + end)
+        printed[backend] = TIMES.sub("", run([*launcher, str(script)], script.parent).replace(str(script.parent), ""))
+    assert printed["ringwide"].count(OUR_GROUP) == 1
+    assert printed["gloo"] == printed["ringwide"].replace(OUR_GROUP, OUR_GROUP.replace("ringwide", "gloo"))
+    assert printed["gloo"] != OUR_GROUP.replace("ringwide", "gloo")  # there are numbers
     assert snippet.needs != "lightning" or list((tmp_path / "ringwide" / "checkpoints").glob("*.ckpt"))
 
 
@@ -107,4 +123,4 @@ def test_a_project_gets_the_same_numbers_from_gloo_and_from_ringwide(snippet: Sn
 def test_a_program_for_a_cluster(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with cluster_of_three(monkeypatch) as cluster:
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-        run([sys.executable, str(snippet.write_to(tmp_path))], tmp_path)
+        assert OUR_GROUP in run([sys.executable, str(snippet.write_to(tmp_path))], tmp_path)

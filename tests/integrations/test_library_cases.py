@@ -16,6 +16,7 @@ import torch
 from integrations.library_cases import WATCHDOG_SECONDS, path_of
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 LIBRARIES = ("accelerate", "transformers", "lightning")
 RING = "ringwide.torch.process_group.RingProcessGroup"
 
@@ -43,7 +44,7 @@ def play(library: str, directory: Path) -> Path:
         capture_output=True,
         text=True,
         timeout=WATCHDOG_SECONDS + 60,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src")))},
     )
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-5000:]
     return directory

@@ -62,7 +62,7 @@ def suite_for(backend: str, ranks: int, seconds: int) -> type[unittest.TestCase]
     module = importlib.import_module(f"{_TESTING}.distributed.distributed_test")
     if backend != "gloo":
         _exchange_backend(module, backend)
-    return _forking(module)
+    return _forking(module, backend)
 
 
 def _for_three_ranks(test: Callable[..., object]) -> Callable[..., object]:
@@ -95,7 +95,7 @@ def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bo
     group.monitored_barrier(*(() if timeout is None else (timeout,)), wait_all_ranks=wait_all_ranks)
 
 
-def _forking(module: Any) -> type[unittest.TestCase]:
+def _forking(module: Any, backend: str) -> type[unittest.TestCase]:
     class TorchSuite(module.TestDistBackend, module.DistributedTest._DistTestBase):  # type: ignore[misc]
         """The suite. Its ranks are forked, and ended with their test."""
 
@@ -119,6 +119,13 @@ def _forking(module: Any) -> type[unittest.TestCase]:
             os.dup2(2, 1)
             torch.set_num_threads(1)
             super()._run(rank, test_name, file_name, pipe, **settings)
+
+        def run_test(self, test_name: str, pipe: Any) -> None:
+            """Run it in a rank whose group exists. A backend that passes for gloo must not get gloo's."""
+            world: Any = dist.group.WORLD
+            if world.name() != backend:
+                raise RuntimeError(f"the group is that of {world.name()}, and the test is for {backend}")
+            super().run_test(test_name, pipe)
 
     return TorchSuite
 
