@@ -19,6 +19,7 @@ from bench import (
     blocking,
     codecs_report,
     figures,
+    halves,
     logging,
     nonfinite,
     protection,
@@ -53,6 +54,7 @@ def test_every_setting_is_in_the_documents() -> None:
         ("backend", backend.markdown, "docs/performance.md"),
         ("blocking", blocking.markdown, "docs/performance.md"),
         ("same_host", same_host.markdown, "docs/performance.md"),
+        ("halves", halves.markdown, "docs/performance.md"),
     ],
 )
 def test_the_figures_are_those_of_the_last_saved_benchmark(

@@ -246,16 +246,19 @@ _FLOAT16_QUIET, _FLOAT16_PAYLOAD = 0x0200, 0x03FF
 
 
 def _narrow_to_bfloat16s(numbers: Array, words: Array) -> None:
+    has_nan = np.isnan(np.maximum.reduce(numbers))
+    if not has_nan and _cast_by_torch(numbers, words, "bfloat16"):
+        return
     round_to_bfloat16s(numbers, words)
-    if np.isnan(np.maximum.reduce(numbers)):
+    if has_nan:
         bits = numbers.view(np.uint32)
         odd = np.flatnonzero((bits & _MAGNITUDE) > _INFINITY)
         words[odd] = (bits[odd] | _QUIET_BFLOAT16) >> 16
 
 
 def _narrow_to_float16s(numbers: Array, words: Array) -> None:
-    if not np.isnan(np.maximum.reduce(numbers)) and _cast_by_torch(numbers, words.view(np.float16)):
-        return  # torch would forget what a NaN says
+    if not np.isnan(np.maximum.reduce(numbers)) and _cast_by_torch(numbers, words, "float16"):
+        return
     if not round_to_float16s(numbers, words):
         bits = numbers.view(np.uint32)
         beyond = np.flatnonzero((bits & _MAGNITUDE) >= _LEAST_BEYOND_FLOAT16)
@@ -267,27 +270,41 @@ def _narrow_to_float16s(numbers: Array, words: Array) -> None:
 
 
 def _widen_float16s(words: Array, numbers: Array) -> None:
-    if not _cast_by_torch(words.view(np.float16), numbers):
+    if not _cast_by_torch(words, numbers, "float16"):
         widen_float16s(words, numbers)
+
+
+def _widen_bfloat16s(words: Array, numbers: Array) -> None:
+    if not _cast_by_torch(words, numbers, "bfloat16"):
+        widen_bfloat16s(words, numbers)
 
 
 _SERIAL = 32_704
 """So many numbers torch casts on the calling thread. For more it would wake its own, of which every rank has some."""
 
 
-def _cast_by_torch(source: Array, target: Array) -> bool:
-    """Cast a piece with torch. False: torch is not there, or warns of memory that must not be written to."""
-    torch = sys.modules.get("torch")
-    from_numpy = getattr(torch, "from_numpy", None)  # another thread may be importing it right now
-    if from_numpy is None or not source.flags.writeable:
+def _cast_by_torch(source: Array, target: Array, dtype: str) -> bool:
+    """Cast words of this dtype to numbers, or back, with torch. NaNs are not for torch, which forgets what they say.
+
+    False: torch is not there, or would warn of memory that must not be written to.
+    """
+    torch: Any = sys.modules.get("torch")
+    if not hasattr(torch, "from_numpy") or not source.flags.writeable:  # another thread may be importing it right now
         return False
-    taken, given = from_numpy(target), from_numpy(source)
-    for start in range(0, source.size, _SERIAL):
-        taken[start : start + _SERIAL].copy_(given[start : start + _SERIAL])
+    given, taken = (_as_tensor(torch, array, dtype) for array in (source, target))
+    step = source.size if torch.get_num_threads() == 1 else _SERIAL
+    for start in range(0, source.size, max(1, step)):
+        taken[start : start + step].copy_(given[start : start + step])
     return True
+
+
+def _as_tensor(torch: Any, array: Array, dtype: str) -> Any:
+    if array.dtype != np.uint16:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.int16)).view(getattr(torch, dtype))
 
 
 HALF_FORMATS = {
     "float16": HalfFormat(np.dtype(np.float16), _widen_float16s, _narrow_to_float16s),
-    "bfloat16": HalfFormat(np.dtype(np.int16), widen_bfloat16s, _narrow_to_bfloat16s),
+    "bfloat16": HalfFormat(np.dtype(np.int16), _widen_bfloat16s, _narrow_to_bfloat16s),
 }
