@@ -60,6 +60,14 @@ def test_a_mean_is_a_sum_divided_by_the_size(groups: list[RingProcessGroup]) -> 
     assert all(torch.equal(mean.to_dense(), rows([0, 1], [1.5, 1.5]).to_dense()) for mean in own.values())
 
 
+def test_complex_numbers_that_torch_shows_as_pairs_are_written(groups: list[RingProcessGroup]) -> None:
+    """As `torch.distributed.all_reduce` does with every complex tensor."""
+    given = BROUGHT["complex numbers"]
+    own = {group: given[group.rank()].clone() for group in groups}
+    assert outcomes(groups, lambda group: group.allreduce([torch.view_as_real(own[group])])) == [None, None]
+    assert all(torch.equal(total.to_dense(), given[0].to_dense() + given[1].to_dense()) for total in own.values())
+
+
 @pytest.mark.parametrize(("dtype", "small"), [(torch.float16, 2.0**-11), (torch.bfloat16, 2.0**-8)], ids=str)
 def test_a_sum_of_half_precision_is_rounded_once(dtype: torch.dtype, small: float) -> None:
     """One and half a last place are one, if rounded; one and twice as much are not."""

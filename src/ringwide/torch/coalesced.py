@@ -155,17 +155,25 @@ def sparse_allreduce(ring: Ring, tensors: Sequence[Tensor], op: Any) -> Call:
     """
     if len(tensors) != 1:
         raise ValueError(f"all_reduce: {len(tensors)} tensors, and a sparse one among them; reduce it alone")
-    op_name = operation_on(tensors, op)
-    if op_name not in ("sum", "mean") or tensors[0].dtype is torch.bool:
+    target = _behind_pairs(tensors[0])
+    op_name = operation_on([target], op)
+    if op_name not in ("sum", "mean") or target.dtype is torch.bool:
         raise NotImplementedError(
-            f"all_reduce of a sparse {tensors[0].dtype} tensor by {getattr(op, 'op', op)}: the backend ringwide "
+            f"all_reduce of a sparse {target.dtype} tensor by {getattr(op, 'op', op)}: the backend ringwide "
             "reduces sparse tensors of numbers by SUM, and those of floats by AVG too"
         )
-    brought = tensors[0].detach().coalesce()
+    brought = target.detach().coalesce()
     as_numbers(brought.values(), op_name)
     described = _described_sparse(brought, op_name)
     told = ring.all_gather(_header(described, brought.values().shape[0]))
-    return _reduce_sparse(ring, tensors[0], brought, op_name, told)
+    return _reduce_sparse(ring, target, brought, op_name, told)
+
+
+def _behind_pairs(tensor: Tensor) -> Tensor:
+    """Sparse tensor that is to be written. torch shows complex numbers as pairs of real ones, `torch.view_as_real`, and
+    what is written into such a view of a sparse tensor, its caller never sees."""
+    base = tensor._base  # noqa: SLF001 - torch has no other name for it
+    return tensor if base is None or tensor.is_complex() or not (base.is_sparse and base.is_complex()) else base
 
 
 async def _reduce_sparse(ring: Ring, target: Tensor, brought: Tensor, op_name: str, told: Call) -> None:
