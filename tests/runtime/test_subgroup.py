@@ -48,6 +48,21 @@ async def test_a_subgroup_reduces_what_its_own_ranks_bring(size: int, same_host:
     await on_every_rank(4, act, same_host=same_host)
 
 
+@pytest.mark.parametrize("same_host", ["auto", "tcp"])
+async def test_subgroups_that_need_the_same_new_lanes_may_be_made_at_once(same_host: str) -> None:
+    async def one_group(ring: Ring, ranks: list[int], epoch: int) -> None:
+        async with join_subgroup(ring, ranks, epoch=epoch) as group:
+            np.testing.assert_array_equal(await group.allreduce(numbers(ring.rank, LARGE), "sum"), total(ranks, LARGE))
+
+    async def act(ring: Ring) -> None:
+        if ring.rank in (0, 2):  # no neighbours
+            groups = enumerate([[0, 2], [2, 0], [0, 2]], start=1)
+            await asyncio.gather(*(one_group(ring, ranks, epoch) for epoch, ranks in groups))
+        await ring.barrier()
+
+    await on_every_rank(5, act, lanes=2, same_host=same_host)
+
+
 async def test_messages_of_subgroups_with_the_same_numbers_are_told_apart() -> None:
     async def act(ring: Ring) -> None:
         async with join_subgroup(ring, [2, 0], epoch=5) if ring.rank != 1 else _nothing() as group:

@@ -50,6 +50,26 @@ def test_a_group_can_be_made_again_and_again() -> None:
     assert [formed_and_left(store) for _ in range(3)] == [[3.0, 3.0]] * 3
 
 
+def test_a_group_that_is_made_again_does_not_find_the_barriers_of_the_first_one() -> None:
+    store = HashStore()
+
+    def one_rank(rank: int, *, comes: bool) -> BaseException | None:
+        group = form(store, rank=rank, size=2)
+        try:
+            if comes:
+                group.monitored_barrier(timedelta(seconds=0.3))
+        except TimeoutError as error:
+            return error
+        finally:
+            group.shutdown()
+        return None
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda rank: one_rank(rank, comes=True), range(2))) == [None, None]
+        _, alone = threads.map(lambda rank: one_rank(rank, comes=rank == 1), range(2))
+    assert "received errors while waiting" in str(alone)
+
+
 @pytest.mark.parametrize(
     ("ours", "torchs", "deadline"),
     [

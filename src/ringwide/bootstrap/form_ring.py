@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 import socket
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -87,6 +88,7 @@ class RingFormation:
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[None] = self._loop.create_future()
         self._openings: dict[asyncio.Future[None], set[tuple[int, int]]] = {}  # lanes that are opened later
+        self._dialing: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)  # by peer
         self._refused = RefusedConnections(terms.rank, clock=self._loop.time)
         self._costliest_seconds = 0.0  # most CPU time that a TLS handshake has taken
 
@@ -185,7 +187,12 @@ class RingFormation:
     # -- the dialer
 
     async def _dial_peer(self, peer: int, lanes: Sequence[int]) -> None:
-        """Open lanes to one peer, the express lane first: a disagreement is found before the others are opened."""
+        """Open lanes to one peer. Of several openings that want the same lane, the first one dials."""
+        async with self._dialing[peer]:
+            await self._dial_lanes(peer, lanes)
+
+    async def _dial_lanes(self, peer: int, lanes: Sequence[int]) -> None:
+        """The express lane comes first: a disagreement is found before the others are opened."""
         for lane in lanes:
             pause, hung_up = _FIRST_PAUSE, 0
             while (peer, lane) in self._missing:  # the peer may have too many connections, or be about to end

@@ -94,7 +94,7 @@ Done = Callable[[RingwideError | None], None]
 SAME_ORDER = "every rank must make the same calls in the same order"
 SAME_CALLER = (
     "the order of calls that several tasks or threads make is not known to all ranks: make them in one, or give each a "
-    "channel= of its own"
+    "channel= of its own; threads that have a group each need names of their own, the same on all ranks"
 )
 
 

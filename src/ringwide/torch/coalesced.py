@@ -149,32 +149,46 @@ _HEADER_BYTES = 48  # a digest, random bytes, and the number of entries
 
 
 def sparse_allreduce(ring: Ring, tensors: Sequence[Tensor], op: Any) -> Call:
-    """Sum or mean of sparse COO tensors; as with gloo coalesced, and added up in the order of the ranks."""
+    """Sum or mean of sparse COO tensors; as with gloo coalesced, and added up in the order of the ranks.
+
+    Half precision is summed in float32 and rounded once, as in dense tensors; torch cannot add sparse float16 at all.
+    """
     if len(tensors) != 1:
         raise ValueError(f"all_reduce: {len(tensors)} tensors, and a sparse one among them; reduce it alone")
-    op_name = operation_on(tensors, op)
-    if op_name not in ("sum", "mean"):
+    target = _behind_pairs(tensors[0])
+    op_name = operation_on([target], op)
+    if op_name not in ("sum", "mean") or target.dtype is torch.bool:
         raise NotImplementedError(
-            f"all_reduce of a sparse {tensors[0].dtype} tensor by {getattr(op, 'op', op)}: the backend ringwide "
+            f"all_reduce of a sparse {target.dtype} tensor by {getattr(op, 'op', op)}: the backend ringwide "
             "reduces sparse tensors of numbers by SUM, and those of floats by AVG too"
         )
-    brought = tensors[0].detach().coalesce()
+    brought = target.detach().coalesce()
     as_numbers(brought.values(), op_name)
     described = _described_sparse(brought, op_name)
     told = ring.all_gather(_header(described, brought.values().shape[0]))
-    return _reduce_sparse(ring, tensors[0], brought, op_name, told)
+    return _reduce_sparse(ring, target, brought, op_name, told)
+
+
+def _behind_pairs(tensor: Tensor) -> Tensor:
+    """Sparse tensor that is to be written. torch shows complex numbers as pairs of real ones, `torch.view_as_real`, and
+    what is written into such a view of a sparse tensor, its caller never sees."""
+    base = tensor._base  # noqa: SLF001 - torch has no other name for it
+    return tensor if base is None or tensor.is_complex() or not (base.is_sparse and base.is_complex()) else base
 
 
 async def _reduce_sparse(ring: Ring, target: Tensor, brought: Tensor, op_name: str, told: Call) -> None:
     headers = [header.numpy().tobytes() for header in await told]
     _require_alike(headers, _described_sparse(brought, op_name), ring.rank)
     total: Tensor | None = None
+    carrier = torch.float32 if brought.dtype in (torch.float16, torch.bfloat16) else brought.dtype
     for indices, values in await _swap_entries(ring, brought, headers):
-        part = torch.sparse_coo_tensor(indices, values, brought.shape, is_coalesced=True, check_invariants=False)
+        part = torch.sparse_coo_tensor(
+            indices, values.to(carrier), brought.shape, is_coalesced=True, check_invariants=False
+        )
         total = part if total is None else total + part
     assert total is not None
     with torch.inference_mode(target.is_inference()), torch.no_grad():
-        target.copy_((total / ring.size if op_name == "mean" else total).coalesce())
+        target.copy_((total / ring.size if op_name == "mean" else total).coalesce().to(brought.dtype))
 
 
 def _described_sparse(tensor: Tensor, op_name: str) -> str:

@@ -3,7 +3,6 @@
 import json
 import os
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -26,26 +25,21 @@ _OF_CONNECTIONS = (
 )
 """Settings that groups have in common which share connections."""
 _EPOCHS = "ringwide/subgroups"
-_world: "weakref.ref[RingProcessGroup] | None" = None
-"""The default group of this process, of which others are subgroups."""
 
 
 def create(options: Any, config: object) -> RingProcessGroup:
     """Entry point for `init_process_group` and `new_group`; `config` is their `pg_options`."""
-    global _world
     ranks: list[int] = list(options.global_ranks_in_group)  # none: the default group
-    group = form(
+    world = dist.group.WORLD  # now, and on all ranks: an earlier one may still be referred to on some of them
+    return form(
         options.store,
         rank=options.group_rank,
         size=options.group_size,
         config=config,
         timeout=options.timeout,
-        world=_world() if ranks and _world is not None else None,
+        world=world if ranks and isinstance(world, RingProcessGroup) else None,
         ranks=ranks,
     )
-    if not ranks:
-        _world = weakref.ref(group)
-    return group
 
 
 def form(
@@ -73,7 +67,7 @@ def form(
         membership = _own_ring(store, ours, settings, rank=rank, size=size)
     ring = background_loop.enter(membership)
     ring.made_for(threading.current_thread())
-    return RingProcessGroup(ring, membership, store, background_loop)
+    return RingProcessGroup(ring, membership, ours, background_loop)
 
 
 def _own_ring(
@@ -126,7 +120,8 @@ def _require_same_settings(settings: Sequence[Mapping[str, object]], rank: int) 
 
 
 def _substore(store: Store, rank: int) -> Store:
-    """Part of the store for one ring: a group that is destroyed and made again has the same store, with old addresses.
+    """Part of the store for one ring: a group that is destroyed and made again has the same store, with old addresses
+    and the notes of old barriers.
 
     Each rank counts its attempts in the store itself, so a restarted rank agrees with the others.
     """

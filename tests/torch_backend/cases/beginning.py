@@ -1,5 +1,6 @@
 """The end of a world and a new beginning, in the same processes."""
 
+import gc
 import os
 import random
 from datetime import timedelta
@@ -58,6 +59,22 @@ def _with_own_store(world: World, *, times: int) -> None:
     del store  # not before everybody has left what it held together
 
 
+@case
+def a_group_beside_another_backend_while_a_rank_still_refers_to_the_old_world(world: World) -> None:
+    old = dist.group.WORLD if world.rank == 0 else None
+    _meet_elsewhere(world)
+    _end()
+    gc.collect()
+    dist.init_process_group("gloo", timeout=PATIENCE)
+    group = dist.new_group(backend=world.backend, timeout=timedelta(seconds=30))
+    _check(world, group)
+    _meet_elsewhere(world)
+    _end()
+    dist.init_process_group(world.backend, timeout=PATIENCE)
+    _check(world)
+    del old
+
+
 def _meet_elsewhere(world: World) -> None:
     """The store of the old world ends with rank 0's part in it: who was faster would find it, and be cut off."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
@@ -73,7 +90,7 @@ def _end() -> None:
     assert not dist.is_initialized()
 
 
-def _check(world: World) -> None:
+def _check(world: World, group: dist.ProcessGroup | None = None) -> None:
     tensor = world.mine(4)
-    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, group=group)
     same(tensor, world.full(world.total, 4))

@@ -1,5 +1,6 @@
 """Groups: parts of the world, several at a time, meshes, barriers."""
 
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -161,6 +162,31 @@ def groups_that_overlap_at_the_same_time(world: World) -> None:
     for pair, group in zip(pairs, groups, strict=True):
         if world.rank in pair:
             dist.destroy_process_group(group)
+
+
+@case
+def threads_with_a_group_and_a_name_each(world: World) -> None:
+    """A rank has threads only for the groups that it is in, and starts them in an order of its own."""
+    lists = {"first": list(world.ranks), "second": [0, world.size - 1], "third": list(world.ranks)[1:]}
+    groups = {name: dist.new_group(ranks) for name, ranks in lists.items()}
+    mine = [name for name, ranks in lists.items() if world.rank in ranks]
+    found = {name: [world.mine(size) for size in (4, 300_000)] for name in mine}
+
+    def work(name: str) -> None:
+        for tensor in found[name]:
+            dist.all_reduce(tensor, group=groups[name])
+
+    threads = [threading.Thread(target=work, args=(name,), name=name) for name in mine]
+    for thread in threads[:: 1 if world.rank % 2 else -1]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name in mine:
+        for tensor in found[name]:
+            same(tensor, world.full(sum(lists[name]) + len(lists[name]), *tensor.shape))
+    dist.barrier()  # with gloo, a rank that destroys a group breaks the connections that another still uses
+    for name in mine:
+        dist.destroy_process_group(groups[name])
 
 
 @case
