@@ -140,13 +140,12 @@ async def test_the_environment_of_the_launcher_is_as_it_was(monkeypatch: pytest.
     assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
-async def test_children_begin_with_torch_and_know_what_it_takes() -> None:
+async def test_children_begin_with_torch() -> None:
     code = (
         "import sys, gc; early = 'torch' in sys.modules and 'ringwide.training.loop' in sys.modules;"
-        "from ringwide.experiment import preload; from ringwide.observe.statistics import shared_out_bytes;"
-        "print(early, 5e7 < preload.OF_TORCH < 5e8, gc.get_freeze_count() > 10_000)"
+        "print(early, gc.get_freeze_count() > 10_000)"
     )
-    assert await run(code) == ("True True True\n", "", 0)
+    assert await run(code) == ("True True\n", "", 0)
 
 
 def test_a_child_ends_when_its_launcher_is_killed(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_totals_are_one_line() -> None:
     nodes = {rank: result(memory_bytes=200_000_000, torch_memory_bytes=150_000_000) for rank in range(2)}
     assert totals(nodes) == (
         "in all: 20 batches, 5.00 batches/s, 2.00 kB/s sent, loss 0.2500, test loss 0.5000, test accuracy 97.5 %,"
-        " 400 MB of memory, 300 MB of it for torch"
+        " 400 MB of memory, 300 MB of it torch's libraries"
     )
     assert "accuracy" not in totals({0: result(test_accuracy=None)})
 

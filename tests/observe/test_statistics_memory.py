@@ -2,6 +2,7 @@ import mmap
 from pathlib import Path
 
 import pytest
+import torch
 
 from ringwide.observe import statistics
 from ringwide.observe.statistics import peak_bytes, shared_out_bytes
@@ -27,11 +28,38 @@ def test_what_siblings_share_with_their_parent_is_counted_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 100 kB of its own and 600 shared by two siblings and their parent: a third for each, 300 for each sibling.
-    (tmp_path / "smaps").write_text("Rss: 700 kB\nPss: 300 kB\nPrivate_Clean: 30 kB\nPrivate_Dirty: 70 kB\n")
-    monkeypatch.setattr(statistics, "_SMAPS", tmp_path / "smaps")
+    (tmp_path / "smaps_rollup").write_text("Rss: 700 kB\nPss: 300 kB\nPrivate_Clean: 30 kB\nPrivate_Dirty: 70 kB\n")
+    monkeypatch.setattr(statistics, "_PROCESS", tmp_path)
     assert shared_out_bytes() == 300 * 1024
     assert shared_out_bytes(siblings=2) == 400 * 1024
-    assert statistics.resident_bytes() == 700 * 1024
+
+
+SMAPS = """\
+7f00-7f10 r-xp 00000000 00:01 7    /lib/torch/lib/libtorch_cpu.so
+Pss:  100 kB
+Private_Clean:  40 kB
+Private_Dirty:  0 kB
+7f10-7f20 rw-p 00000000 00:00 0    [heap]
+Pss:  999 kB
+7f20-7f30 r--p 00000000 00:01 8    /lib/torch/lib/libc10 with a space.so
+Pss:  20 kB
+Private_Clean:  20 kB
+7f30-7f40 r--p 00000000 00:01 9    /lib/torchvision/x.so
+Pss:  500 kB
+"""
+
+
+def test_the_part_of_some_files_is_counted_in_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "smaps").write_text(SMAPS)
+    monkeypatch.setattr(statistics, "_PROCESS", tmp_path)
+    assert shared_out_bytes(of_files_in=Path("/lib/torch")) == 120 * 1024
+    assert shared_out_bytes(siblings=2, of_files_in=Path("/lib/torch")) == 150 * 1024
+    assert shared_out_bytes(of_files_in=Path("/lib/other")) == 0
+
+
+def test_the_libraries_of_torch_are_a_part_of_this_process() -> None:
+    directory = Path(torch.__file__).parent
+    assert MIB < shared_out_bytes(of_files_in=directory) < shared_out_bytes()
 
 
 @pytest.mark.parametrize(
@@ -42,10 +70,10 @@ def test_what_siblings_share_with_their_parent_is_counted_with_them(
         ("", 0),
     ],
 )
-def test_only_the_line_of_that_name_counts(tmp_path: Path, text: str, found: int) -> None:
-    (tmp_path / "smaps").write_text(text)
-    assert statistics._kib_of("Pss", tmp_path / "smaps") == found
+def test_only_the_line_of_that_name_counts(text: str, found: int) -> None:
+    assert statistics._bytes_in(text, "Pss") == found
 
 
-def test_where_nobody_tells_it_is_not_known(tmp_path: Path) -> None:
-    assert statistics._kib_of("Pss", tmp_path / "missing") == 0
+def test_where_nobody_tells_it_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "_PROCESS", tmp_path / "missing")
+    assert (shared_out_bytes(), shared_out_bytes(of_files_in=tmp_path), peak_bytes()) == (0, 0, 0)

@@ -7,13 +7,8 @@ pages: ten of them take less memory than three that import it themselves.
 import gc
 import importlib
 
-from ringwide.observe.statistics import resident_bytes
-
-_before = resident_bytes()
-importlib.import_module("torch")
-OF_TORCH = max(0, resident_bytes() - _before)  # less than none if others give memory back meanwhile
-
 for name in (
+    "torch",
     "uvloop",
     "ringwide.experiment.worker",
     "ringwide.training.checkpoint",

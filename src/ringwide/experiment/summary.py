@@ -147,7 +147,8 @@ def _accuracy_in_all(accuracy: float | None) -> str:
 
 
 def _memory(found: Figures) -> str:
-    return f"{units.size(found['memory_bytes'])} of memory, {units.size(found['torch_memory_bytes'])} of it for torch"
+    memory, libraries = units.size(found["memory_bytes"]), units.size(found["torch_memory_bytes"])
+    return f"{memory} of memory, {libraries} of it torch's libraries"
 
 
 def _nodes(ranks: list[int]) -> str:

@@ -146,35 +146,40 @@ def _codec_name(number: int) -> str:
 # -- memory of this process, as Linux reports it; 0 (unknown) elsewhere
 
 _KIB = 1024
-_SMAPS = Path("/proc/self/smaps_rollup")
+_PROCESS = Path("/proc/self")
 
 
-def resident_bytes() -> int:
-    """Resident memory, with shared pages counted in full."""
-    return _kib_of("Rss", _SMAPS)
-
-
-def shared_out_bytes(siblings: int = 0) -> int:
+def shared_out_bytes(siblings: int = 0, *, of_files_in: Path | None = None) -> int:
     """Resident memory with shared pages divided among the processes that map them (PSS), so that nodes add up.
 
     `siblings`: number of processes, including this one, that were forked from one that is not counted itself. Its
-    share of the common pages is divided among them.
+    share of the common pages is divided among them. `of_files_in`: only files in this directory that are mapped.
     """
-    shared_out = _kib_of("Pss", _SMAPS)
+    text = _text_of("smaps_rollup") if of_files_in is None else _mappings_of(of_files_in)
+    shared_out = _bytes_in(text, "Pss")
     if not siblings:
         return shared_out
-    private = _kib_of("Private_Clean", _SMAPS) + _kib_of("Private_Dirty", _SMAPS)
+    private = _bytes_in(text, "Private_Clean") + _bytes_in(text, "Private_Dirty")
     return shared_out + max(0, shared_out - private) // siblings
 
 
 def peak_bytes() -> int:
     """Peak resident memory, with shared pages counted in full."""
-    return _kib_of("VmHWM", Path("/proc/self/status"))
+    return _bytes_in(_text_of("status"), "VmHWM")
 
 
-def _kib_of(name: str, path: Path) -> int:
+def _mappings_of(directory: Path) -> str:
+    """Those parts of smaps that are about files in a directory. Each begins with addresses, and has the path last."""
+    mappings = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", _text_of("smaps"), flags=re.MULTILINE)
+    return "".join(each for each in mappings if f" {directory}/" in each.partition("\n")[0])
+
+
+def _text_of(name: str) -> str:
     try:
-        found = re.search(rf"^{name}:\s+(\d+) kB$", path.read_text(), re.MULTILINE)
+        return (_PROCESS / name).read_text()
     except OSError:
-        return 0
-    return int(found[1]) * _KIB if found else 0
+        return ""
+
+
+def _bytes_in(text: str, name: str) -> int:
+    return sum(map(int, re.findall(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE))) * _KIB

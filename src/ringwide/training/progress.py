@@ -85,7 +85,7 @@ class Result:
     codec_seconds: float = 0.0  # 0 without a codec
     peak_memory_bytes: int = 0  # peak resident
     memory_bytes: int = 0  # resident at the end, shared pages divided among processes (PSS)
-    torch_memory_bytes: int = 0  # of it, taken by importing torch
+    torch_memory_bytes: int = 0  # of it, the libraries of torch
     stopped_by: int = 0  # signal that ended it early, on any rank
 
     @property

@@ -47,8 +47,8 @@ def tiles_of_run(run: Run, metrics: Metrics) -> tuple[Tile, ...]:
 
 
 def _memory(each: float | None, torch: float | None) -> str:
-    alone = f"; torch alone {units.size(torch)}" if torch else ""
-    return f"{units.size(each)} a node{alone}" if each else ""
+    libraries = f"; torch's libraries {units.size(torch)}" if torch else ""
+    return f"{units.size(each)} a node{libraries}" if each else ""
 
 
 def _compression(run: Run, figures: Figures) -> str:

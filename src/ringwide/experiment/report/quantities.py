@@ -39,7 +39,7 @@ SENT = Figure("bytes_sent", "sent", units.size, adds_up=True)
 RECEIVED = Figure("bytes_received", "received", units.size, adds_up=True)
 THROUGHPUT = Figure("throughput", "throughput", units.speed, adds_up=True)
 MEMORY = Figure("memory_bytes", "memory", units.size, adds_up=True)
-TORCH_MEMORY = Figure("torch_memory_bytes", "torch alone", units.size, adds_up=True)
+TORCH_MEMORY = Figure("torch_memory_bytes", "of it torch's libraries", units.size, adds_up=True)
 # Resident memory counts shared pages once for each process, so its sum would mean nothing.
 PEAK_MEMORY = Figure("peak_memory_bytes", "peak resident", units.size)
 
