@@ -47,7 +47,14 @@ def parser() -> argparse.ArgumentParser:
         "--resume",
         type=Path,
         metavar="RUN",
-        help="resume from the last checkpoint of this run, or from this step-N.pt",
+        help="resume from the last checkpoint of this run, or from this step-N.pt; latest: of the last run",
+    )
+    run.add_argument(
+        "--restarts",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="if a node crashes or is lost, resume from the last checkpoint, up to N times (0)",
     )
     run.add_argument(
         "--on", choices=("here", "ray"), default="here", help="where nodes run: this machine, or Ray (here)"
@@ -84,6 +91,12 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of times, such as 3")
+    return int(text)
+
+
 def _keygen(arguments: argparse.Namespace) -> int:
     from ringwide.bootstrap.protection import VARIABLE, make_key_file
 
@@ -107,6 +120,7 @@ def _run(arguments: argparse.Namespace) -> int:
             overrides=arguments.set,
             dry_run=arguments.dry_run,
             resume=arguments.resume,
+            restarts=arguments.restarts,
             host=_host(arguments),
         )
     )

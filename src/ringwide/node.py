@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from ringwide.config.command_exit import Parser, finish
 if TYPE_CHECKING:  # slow imports are made where they are used, so that --help is instant
     from ringwide.bootstrap.launcher_env import AssignedRank
     from ringwide.config.ring_config import RingConfig
+    from ringwide.experiment.worker import Latest
 
 DEFAULT_SIZES = ["4KiB", "64KiB", "1MiB", "16MiB"]
 LARGEST_SIZE = 16 * 1024**3
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume",
         type=Path,
         metavar="RUN",
-        help="resume from the last checkpoint of this run, or from this step-N.pt",
+        help="resume from the last checkpoint of this run, or from this step-N.pt; latest: of the last run",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     access = parser.add_mutually_exclusive_group()
@@ -118,12 +120,33 @@ async def _experiment(arguments: argparse.Namespace) -> int:
     sys.path[:0] = [str(arguments.config.resolve().parent), str(Path.cwd())]
     assigned = _assigned(arguments)
     listener = None if arguments.listener is None else socket.socket(fileno=arguments.listener)
-    worker = Worker(assigned.rank, peer_finder_for(assigned, listener), arguments.config, NodeStop(), arguments.resume)
+    resume = _resume(arguments.resume, assigned)
+    worker = Worker(assigned.rank, peer_finder_for(assigned, listener), arguments.config, NodeStop(), resume)
     if arguments.json:
         return await worker.stopping.run(run_and_tell(worker, variants, arguments.run_directory))
     if not worker.reports:
         return await worker.stopping.run(run_quietly(worker, variants))
     return await worker.stopping.run(run_alone(worker, variants, sys.stdout))
+
+
+def _resume(resume: Path | None, assigned: "AssignedRank") -> "Path | Latest | None":
+    """The run to resume. A node that torchrun has started anew goes on with what this torchrun has begun."""
+    from ringwide.experiment.recorder import LATEST
+    from ringwide.experiment.worker import Latest
+
+    if resume is None and assigned.attempt:
+        return Latest(since=_parent_began(), required=False)
+    return Latest() if resume == LATEST else resume
+
+
+def _parent_began() -> float:
+    """Time at which the parent of this process began. If that is not known, now: nothing was written since then."""
+    try:
+        after_name = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+        seconds_after_boot = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return time.time()
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + seconds_after_boot
 
 
 def _ring_config(arguments: argparse.Namespace) -> "RingConfig":

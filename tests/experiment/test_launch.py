@@ -55,10 +55,12 @@ class Run:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.directory, self.out, self._monkeypatch = directory, io.StringIO(), monkeypatch
         self.variants: list[str] = []
+        self.resumed: list[Path | None] = []
 
     def __call__(self, node: Node, text: str = "", out: io.StringIO | None = None, **options: Any) -> int:
         def command(launching: launch.Launch, directory: Path, peers: Path, rank: int) -> Command:
             self.variants.append(directory.name)
+            self.resumed.append(launching.resume)
             return Command(Task("experiment.coded", [node(rank, directory)]), directory / f"node-{rank}.stderr.log")
 
         self._monkeypatch.setattr(launch, "node_command", command)
@@ -327,12 +329,69 @@ def test_a_dry_run_starts_and_writes_nothing(run: Run, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "there is no such directory; name that of a run"), (SWEEP, "a sweep cannot be resumed")],
+    [("", "there is no such directory; name that of a run"), (SWEEP, "not for a sweep; name one of its runs")],
 )
 def test_what_cannot_be_resumed_is_said_before_anything_starts(run: Run, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"--resume runs/gone: {message}"):
         run(well, text, resume=Path("runs/gone"))
     assert run.variants == []
+
+
+def crashing_twice(rank: int, directory: Path) -> str:
+    """A run whose first two attempts crash: the first before any checkpoint, the second after one."""
+    attempt = len(list(directory.parent.iterdir()))
+    if attempt > 2:
+        return well(rank, directory)
+    if attempt == 2:
+        (directory / "checkpoints").mkdir(exist_ok=True)
+        (directory / "checkpoints" / "step-000000002.pt").touch()
+    return crashing(rank, directory)
+
+
+def test_a_run_that_crashes_goes_on_from_its_last_checkpoint(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(crashing_twice, restarts=3) == 0
+    second = sorted((run.directory / "runs").iterdir())[1]
+    assert run.resumed == [None] * 4 + [second] * 2
+    errors = capfd.readouterr().err
+    assert "restart, 3 left: begins again: there is no checkpoint yet" in errors
+    assert f"restart, 2 left: resumes from {second}" in errors
+
+
+def test_a_run_that_crashes_too_often_says_how_to_go_on(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(NodeFailed):
+        run(crashing_twice, restarts=1)
+    second = sorted((run.directory / "runs").iterdir())[1]
+    assert (
+        f"to go on: python -m ringwide run {run.directory}/experiment.yaml --resume {second}\n"
+        in capfd.readouterr().err
+    )
+
+
+def refusing(rank: int, directory: Path) -> str:
+    return says(*BEGUN) + f"import sys; sys.exit({ConfigError.exit_code})"
+
+
+def test_a_mistake_of_the_user_is_not_made_again(run: Run) -> None:
+    with pytest.raises(NodeFailed):
+        run(refusing, restarts=5)
+    assert len(list((run.directory / "runs").iterdir())) == 1
+
+
+@pytest.mark.parametrize("option", [{"restarts": 2}, {"resume": Path("latest")}], ids=str)
+def test_a_sweep_is_neither_restarted_nor_resumed(run: Run, option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="not for a sweep"):
+        run(well, SWEEP, **option)
+
+
+def test_the_latest_run_is_found_or_there_is_a_sentence(run: Run) -> None:
+    with pytest.raises(ConfigError, match="--resume latest: no run of 't' has a complete checkpoint"):
+        run(well, resume=Path("latest"))
+    assert not (run.directory / "runs").exists(), "nothing is left of a start that was refused"
+    checkpoints = run.directory / "runs" / "t-20200101-000000" / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "step-000000002.pt").touch()
+    assert run(well, resume=Path("latest")) == 0
+    assert run.resumed == [checkpoints.parent] * 2
 
 
 @pytest.mark.parametrize(("name", "is_one"), [("step-000000002.pt", True), ("step-000000002.rank-0.pt", False)])

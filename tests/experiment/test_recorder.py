@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -17,6 +18,7 @@ from ringwide.experiment.recorder import (
     Recorder,
     Status,
     directory_for,
+    latest_run,
     new_directory,
 )
 from ringwide.experiment.run_state import Board
@@ -205,3 +207,33 @@ def test_a_place_where_nothing_can_be_made_is_the_users_mistake(tmp_path: Path) 
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(ConfigError, match=r"report\.directory: '.*runs': .* cannot be created: Not a directory"):
         new_directory(config(report={"directory": str(tmp_path / "runs")}), NOW)
+
+
+# -- the last run with a checkpoint
+
+
+def checkpoint(run: Path, name: str, at: float) -> None:
+    run.mkdir(parents=True, exist_ok=True)
+    (run / name).touch()
+    os.utime(run / name, (at, at))
+
+
+def test_the_latest_run_is_that_of_the_newest_complete_checkpoint(tmp_path: Path) -> None:
+    ours = config(report={"directory": str(tmp_path)})
+    assert latest_run(ours) is None
+    checkpoint(tmp_path / "t-20200101-000000" / "checkpoints", "step-000000009.pt", 200.0)
+    checkpoint(tmp_path / "t-20200102-000000" / "checkpoints", "step-000000003.pt", 300.0)
+    checkpoint(tmp_path / "t-20200103-000000" / "checkpoints", "step-000000003.rank-0.pt", 400.0)  # incomplete
+    checkpoint(tmp_path / "t-20200104-000000" / "checkpoints", "step-000000003.unfinished", 500.0)
+    checkpoint(tmp_path / "t-other-20200105-000000" / "checkpoints", "step-000000003.pt", 600.0)  # of another name
+    (tmp_path / "t-20200106-000000").mkdir()
+    assert latest_run(ours) == tmp_path / "t-20200102-000000"
+    assert latest_run(ours, since=300.0) is None
+    assert latest_run(ours, since=299.0) == tmp_path / "t-20200102-000000"
+
+
+def test_a_directory_of_its_own_for_checkpoints_is_where_the_latest_is(tmp_path: Path) -> None:
+    ours = config(checkpoint={"directory": str(tmp_path / "kept"), "every_steps": 1})
+    assert latest_run(ours) is None
+    checkpoint(tmp_path / "kept", "step-000000003.pt", 300.0)
+    assert latest_run(ours) == tmp_path / "kept"

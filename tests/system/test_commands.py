@@ -205,6 +205,42 @@ def test_a_run_can_be_resumed(tmp_path: Path) -> None:
     assert found["t"]["nodes"][0]["fingerprint"] == found["u"]["nodes"][0]["fingerprint"]
 
 
+CRASHES_ONCE = """
+import os
+from pathlib import Path
+
+import torch
+
+class Model(torch.nn.Linear):
+    calls = 0
+
+    def forward(self, numbers):
+        Model.calls += 1
+        if Model.calls == 12 and not Path("crashed").exists():
+            Path("crashed").touch()
+            os.kill(os.getpid(), 9)
+        return super().forward(numbers)
+
+def model(inputs, outputs):
+    return Model(inputs[0], outputs)
+"""
+WITH_CHECKPOINTS = (
+    "name: c\nnodes: 2\ntraining: {model: 'mine:model', steps: 20, batch_size: 8}\n"
+    "checkpoint: {every_steps: 5}\nreport: {html: false}\n"
+)
+
+
+def test_a_run_that_is_restarted_ends_as_one_that_never_crashed(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(CRASHES_ONCE)
+    crashed = run(tmp_path, WITH_CHECKPOINTS, "--restarts", "1")
+    assert crashed.returncode == 0, crashed.stderr
+    assert "restart, 1 left: resumes from runs/c-" in crashed.stderr
+    restarted = results_of(run_in(tmp_path))
+    whole = run(tmp_path, WITH_CHECKPOINTS, "--set", "name=whole")
+    assert whole.returncode == 0, whole.stderr
+    assert restarted["nodes"][0]["fingerprint"] == results_of(run_in(tmp_path))["nodes"][0]["fingerprint"]
+
+
 def for_a_few_steps(path: Path) -> list[str]:
     """On two nodes; of a sweep, the last variant."""
     sweep = yaml.safe_load(path.read_text()).get("sweep", {})

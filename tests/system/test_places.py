@@ -1,5 +1,6 @@
 """Ranks that others have started: torchrun itself, and the variables that srun and mpirun set."""
 
+import json
 import os
 import random
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ringwide.experiment.launch import free_ports
+from system.test_commands import CRASHES_ONCE, WITH_CHECKPOINTS
 
 pytestmark = pytest.mark.system
 
@@ -46,6 +48,23 @@ def test_torchrun_starts_a_ring(tmp_path: Path) -> None:
         assert f"rank {rank} of 3: 13 all-reduces checked, all right" in out
     assert errors.count("ringwide: rank ") == 1
     assert "ringwide: rank 0 of 3, from torchrun (RANK, WORLD_SIZE; meeting at " in errors
+
+
+def test_what_torchrun_starts_anew_goes_on_from_its_checkpoint_and_from_no_other(tmp_path: Path) -> None:
+    """A run of yesterday with the same name is not this one's, however complete its checkpoint is."""
+    (tmp_path / "mine.py").write_text(CRASHES_ONCE)
+    (tmp_path / "c.yaml").write_text(WITH_CHECKPOINTS)
+    old = tmp_path / "runs" / "c-20200101-000000" / "checkpoints" / "step-000000019.pt"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"of another run")
+    os.utime(old, (1e9, 1e9))
+    node = ["--nproc-per-node", "2", "-m", "ringwide.node", "--config", "c.yaml"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "1", *node]
+    code, out, errors = ended(started(torchrun, tmp_path))
+    assert code == 0, errors
+    _, _, second = sorted((tmp_path / "runs").iterdir())
+    assert json.loads((second / "results.json").read_text())["plan"]["first_step"] == 11
+    assert "all nodes hold the same parameters" in out
 
 
 def test_ranks_of_srun_meet_where_rank_0_is_and_train(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from contextlib import (
     closing,
     nullcontext,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +30,17 @@ from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.fleet import Command, FleetEnding, NodeFailed, StartNode, name_of_signal, run_fleet
 from ringwide.experiment.forkserver import Task
 from ringwide.experiment.node_messages import decode
-from ringwide.experiment.recorder import FORMAT, RESULTS, UNFINISHED, Recorder, Status, new_directory, write_json
+from ringwide.experiment.recorder import (
+    FORMAT,
+    RESULTS,
+    UNFINISHED,
+    Recorder,
+    Status,
+    has_checkpoint,
+    new_directory,
+    require_run,
+    write_json,
+)
 from ringwide.experiment.run_state import Board
 from ringwide.experiment.stop_signals import ENDED_BY_SIGNAL, StopSignals, stop_on_signals, until_any
 from ringwide.experiment.sweep import Variant, load_variants, write_document
@@ -80,6 +90,7 @@ class Launch:
     out: TextIO
     stop: StopSignals
     resume: Path | None = None
+    restarts: int = 0  # of a run in which a node crashes or is lost
     host: NodeHost = field(default_factory=ThisMachine)
 
 
@@ -102,13 +113,17 @@ async def run_experiment(
     overrides: Sequence[str] = (),
     dry_run: bool = False,
     resume: Path | None = None,
+    restarts: int = 0,
     host: Callable[[], AbstractContextManager[NodeHost]] = lambda: nullcontext(ThisMachine()),
 ) -> int:
     """Run every variant and return the exit code. `host` is opened only after the whole experiment was checked."""
     variants = load_variants(path, overrides)
     _check_listen(path, variants)
     if resume is not None:
-        _check_resume(resume, variants)
+        _check_alone(f"--resume {resume}", variants)
+        resume = require_run(resume, variants[0].config)
+    if restarts:
+        _check_alone(f"--restarts {restarts}", variants)
     if dry_run:
         from ringwide.experiment.outline import outline
 
@@ -116,7 +131,7 @@ async def run_experiment(
         return 0
     # In this order: a host may import libraries that install signal handlers, and ours must come last.
     with host() as node_host, stop_on_signals() as stop:
-        launch = Launch(path, out, stop, resume, node_host)
+        launch = Launch(path, out, stop, resume, restarts, node_host)
         outcome = await (_run_sweep(launch, variants) if variants[0].label else _run_one(launch, variants[0]))
         if outcome.error:
             raise outcome.error
@@ -131,21 +146,26 @@ def _check_listen(path: Path, variants: Sequence[Variant]) -> None:
         )
 
 
-def _check_resume(resume: Path, variants: Sequence[Variant]) -> None:
+def _check_alone(option: str, variants: Sequence[Variant]) -> None:
     if len(variants) > 1:
-        raise ConfigError(
-            f"--resume {resume}: a sweep cannot be resumed; resume one of its runs, with --set sweep={{}}"
-        )
-    named = resume.is_file() and resume.match("step-*.pt") and not resume.match("*.rank-*")
-    if not resume.is_dir() and not named:
-        raise ConfigError(
-            f"--resume {resume}: there is no such {'checkpoint' if resume.suffix == '.pt' else 'directory'}; name that"
-            " of a run, as in runs/NAME-TIME, or a whole checkpoint in it, as in .../checkpoints/step-000000200.pt"
-        )
+        raise ConfigError(f"{option}: not for a sweep; name one of its runs, with --set sweep={{}}")
 
 
 async def _run_one(launch: Launch, variant: Variant) -> RunOutcome:
-    return await run_variant(launch, variant, new_directory(variant.config, datetime.now()))
+    """Run a variant, and again from its last checkpoint if a node has crashed or was lost."""
+    for restarts_left in range(launch.restarts, -1, -1):
+        directory = new_directory(variant.config, datetime.now())
+        outcome = await run_variant(launch, variant, directory)
+        crashed = isinstance(outcome.error, NodeFailed) and outcome.error.exit_code != ConfigError.exit_code
+        launch = replace(launch, resume=directory if has_checkpoint(directory) else launch.resume)
+        if not crashed or launch.stop.asked.done():
+            break
+        begin = f"resumes from {launch.resume}" if launch.resume else "begins again: there is no checkpoint yet"
+        if restarts_left:
+            print(f"{outcome.error}\nrestart, {restarts_left} left: {begin}", file=sys.stderr, flush=True)
+        elif launch.resume:
+            print(f"to go on: python -m ringwide run {launch.experiment} --resume {launch.resume}", file=sys.stderr)
+    return outcome
 
 
 async def _run_sweep(launch: Launch, variants: Sequence[Variant]) -> RunOutcome:
@@ -220,9 +240,7 @@ def _values_by_key(variants: Sequence[Variant]) -> dict[str, list[Any]]:
     found: dict[str, dict[str, Any]] = {}
     for variant in variants:
         for key, value in variant.changes.items():
-            found.setdefault(key, {}).setdefault(
-                repr(value), value
-            )  # by repr: True == 1, but they are different settings
+            found.setdefault(key, {}).setdefault(repr(value), value)  # by repr: True == 1, but not the same setting
     return {key: list(values.values()) for key, values in found.items()}
 
 

@@ -3,6 +3,7 @@
 results.json exists from the start, so that a run whose launcher was killed can still be inspected.
 """
 
+import glob
 import json
 import math
 import os
@@ -56,6 +57,53 @@ def new_directory(config: ExperimentConfig, now: datetime) -> Path:
                 " name one that is writable"
             ) from error
         return path
+
+
+LATEST = Path("latest")
+"""Name for the last run of an experiment that has a checkpoint, with --resume."""
+_COMPLETE = re.compile(r"step-\d+\.pt")
+
+
+def latest_run(config: ExperimentConfig, *, since: float = 0.0) -> Path | None:
+    """Directory of the last run of this experiment that has a complete checkpoint, written `since` then."""
+    if config.checkpoint.directory is not None:
+        found = [Path(config.checkpoint.directory)]
+    else:
+        runs = Path(config.report.directory).glob(f"{glob.escape(config.name)}-[0-9]*")
+        found = [run for run in runs if run.name[len(config.name) :].strip("-0123456789") == ""]
+    written = {run: _last_checkpoint(run) for run in found}
+    return max((run for run in found if written[run] > since), key=lambda run: written[run], default=None)
+
+
+def has_checkpoint(run: Path) -> bool:
+    return _last_checkpoint(run) > 0
+
+
+def _last_checkpoint(run: Path) -> float:
+    """Time at which the last complete checkpoint of a run was written; 0: there is none."""
+    directory = run / "checkpoints" if (run / "checkpoints").is_dir() else run
+    names = os.listdir(directory) if directory.is_dir() else []
+    return max((os.stat(directory / name).st_mtime for name in names if _COMPLETE.fullmatch(name)), default=0.0)
+
+
+def require_run(resume: Path, config: ExperimentConfig) -> Path:
+    """The run that --resume names, or the last one, if there is such a run."""
+    if resume == LATEST:
+        if (latest := latest_run(config)) is not None:
+            return latest
+        where = config.checkpoint.directory or f"{config.report.directory}/{config.name}-*"
+        raise ConfigError(
+            f"--resume latest: no run of {config.name!r} has a complete checkpoint ({where}); start without --resume,"
+            " and with checkpoint.every_steps"
+        )
+    named = resume.is_file() and resume.match("step-*.pt") and not resume.match("*.rank-*")
+    if not resume.is_dir() and not named:
+        raise ConfigError(
+            f"--resume {resume}: there is no such {'checkpoint' if resume.suffix == '.pt' else 'directory'}; name that"
+            " of a run, as in runs/NAME-TIME, or a whole checkpoint in it, as in .../checkpoints/step-000000200.pt;"
+            " or write `latest`"
+        )
+    return resume
 
 
 def finite(value: Any) -> Any:

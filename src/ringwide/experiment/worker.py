@@ -7,6 +7,7 @@ import asyncio
 import io
 import logging
 import multiprocessing
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,7 @@ from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.find_peers import FoundPeers, PeerFinder
 from ringwide.experiment.fleet import name_of_signal
 from ringwide.experiment.node_messages import NAME_OF, Message, decode, encode
-from ringwide.experiment.recorder import Recorder, new_directory
+from ringwide.experiment.recorder import LATEST, Recorder, latest_run, new_directory, require_run
 from ringwide.experiment.run_state import Board
 from ringwide.experiment.stop_signals import ENDED_BY_SIGNAL, NodeStop
 from ringwide.experiment.sweep import Variant, write_document
@@ -35,6 +36,24 @@ from ringwide.training.progress import Progress, Result, TrainingStep
 
 
 @dataclass(frozen=True, slots=True)
+class Latest:
+    """The last run with a checkpoint. Rank 0 finds it, as only it has the file that makes a checkpoint complete."""
+
+    since: float = 0.0
+    required: bool = True  # else a run that has none begins anew
+
+    async def find(self, ring: Ring, config: ExperimentConfig) -> Path | None:
+        from ringwide.training.agreement import gather_texts, together
+
+        def found() -> Path | None:
+            return require_run(LATEST, config) if self.required else latest_run(config, since=self.since)
+
+        ours = await together(ring, lambda: found() if ring.rank == 0 else None)
+        path = (await gather_texts(ring, str(ours or "")))[0]
+        return Path(path) if path else None
+
+
+@dataclass(frozen=True, slots=True)
 class Worker:
     """One node of an experiment: its rank, how it finds its peers, and how it is asked to stop."""
 
@@ -42,7 +61,7 @@ class Worker:
     peers: PeerFinder
     experiment: Path  # the file, named in errors
     stopping: NodeStop
-    resume: Path | None = None
+    resume: "Path | Latest | None" = None
 
     @property
     def reports(self) -> bool:
@@ -168,7 +187,7 @@ async def run_worker(
     """Train with the peers and return the results of all ranks. `tell` gets the messages of this rank only."""
     found = found or await worker.find_peers(config, directory.name)
     # Imported before joining: it takes seconds, in which a member of the ring would keep its peers waiting.
-    from ringwide.experiment import preload
+    from ringwide.experiment import preload  # noqa: F401
     from ringwide.training.checkpoint import Checkpoints
     from ringwide.training.loop import train
 
@@ -178,25 +197,26 @@ async def run_worker(
         checkpoints = Checkpoints(where, every_steps=config.checkpoint.every_steps, keep=config.checkpoint.keep)
     async with join(rank=worker.rank, peers=found.peers, config=config.ring, listener=found.listener) as ring:
         stop = worker.stopping.after_a_step()
+        resume = await worker.resume.find(ring, config) if isinstance(worker.resume, Latest) else worker.resume
         result = await train(
             ring,
             config.training,
             tell,
             stop=stop,
             checkpoints=checkpoints,
-            resume=worker.resume,
+            resume=resume,
             ring_settings=config.ring.model_dump(mode="json", include=set(fields_with(RingConfig, DECIDES_BITS))),
         )
         siblings = config.nodes if multiprocessing.parent_process() else 0  # forked by a launcher, or started alone
-        return await _everyones(ring, await _with_memory(ring, result, preload.OF_TORCH, siblings))
+        return await _everyones(ring, await _with_memory(ring, result, siblings))
 
 
-async def _with_memory(ring: Ring, result: Result, of_torch: int, siblings: int) -> Result:
+async def _with_memory(ring: Ring, result: Result, siblings: int) -> Result:
     """Measure memory between two barriers: a shared page is divided among the processes that map it at that moment."""
     await ring.barrier()
     memory = shared_out_bytes(siblings)
+    torch = shared_out_bytes(siblings, of_files_in=Path(sys.modules["torch"].__file__ or "").parent)
     await ring.barrier()
-    torch = of_torch // max(siblings, 1)  # siblings share the pages of one import
     return replace(result, memory_bytes=memory, peak_memory_bytes=peak_bytes(), torch_memory_bytes=torch)
 
 
