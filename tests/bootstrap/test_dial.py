@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from ringwide.bootstrap import dial
-from ringwide.bootstrap.dial import DialTarget, NoUnixSocket, connect
+from ringwide.bootstrap.dial import DialTarget, NoUnixSocket, connect, why_not_connected
 from ringwide.bootstrap.unix_sockets import unix_name
 from ringwide.transport.sockets import transport_of
 
@@ -80,3 +80,18 @@ async def test_nobody_there_is_an_error(way: dial.SameHost) -> None:
             await connect(
                 DialTarget(socket.AF_INET, bound.getsockname()), same_host=way, timeout_seconds=PATIENCE_SECONDS
             )
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "nobody listens there yet"),
+        (TimeoutError(), "its host does not answer: is it up, and does a firewall let this port through?"),
+        (OSError(errno.EHOSTUNREACH, "x"), "its host cannot be reached: No route to host"),
+        (OSError(errno.ENETUNREACH, "x"), "its host cannot be reached: Network is unreachable"),
+        (PermissionError(errno.EPERM, "Operation not permitted"), "it cannot be dialled: Operation not permitted"),
+        (OSError("something else"), "it cannot be dialled: something else"),
+    ],
+)
+def test_reasons_for_which_there_is_no_connection_are_told_apart(error: OSError, words: str) -> None:
+    assert why_not_connected(error) == words

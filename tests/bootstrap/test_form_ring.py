@@ -5,6 +5,7 @@ import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from bootstrap.raw_clients import (
 from local_ring import error_of, free_peers
 from ringwide import RingConfig
 from ringwide.bootstrap import form_ring
+from ringwide.bootstrap.protection import make_key_file
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -103,6 +105,23 @@ async def forward(outer: str, inner: str, *, connections: int) -> None:
 
 # -- those who do not come
 
+NOBODY, NOT_YET = "nobody listens there yet", "it has not called here yet"
+
+
+async def test_a_rank_that_was_turned_away_is_told_of_while_others_wait_for_it(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    keys = [tmp_path / "one.key", tmp_path / "other.key"]
+    for key in keys:
+        make_key_file(key)
+    peers = free_peers(2)
+    errors = await outcomes_of(
+        *(member(rank, peers, start_timeout_seconds=2, key_file=str(keys[rank])) for rank in range(2))
+    )
+    for error in errors:
+        assert isinstance(error, ringwide.StartTimeout)
+        assert "was it started with another key_file or run_id?" in str(error)
+
 
 async def test_the_start_timeout_names_who_is_missing_and_where() -> None:
     peers = free_peers(4)
@@ -110,10 +129,11 @@ async def test_the_start_timeout_names_who_is_missing_and_where() -> None:
     for error in errors:
         assert isinstance(error, ringwide.StartTimeout | ringwide.PeerLeft)
         for missing in (1, 3):
-            assert f"rank {missing} ({peers[missing]})" in str(error)
+            assert f"rank {missing} ({peers[missing]}; " in str(error)
     timeouts = [error for error in errors if isinstance(error, ringwide.StartTimeout)]
     assert timeouts
-    assert timeouts[0].missing == tuple(f"rank {missing} ({peers[missing]})" for missing in (1, 3))
+    why = {1: NOBODY if timeouts[0].rank == 2 else NOT_YET, 3: NOT_YET}
+    assert timeouts[0].missing == tuple(f"rank {missing} ({peers[missing]}; {why[missing]})" for missing in (1, 3))
     assert "1.5 s (start_timeout_seconds)" in str(timeouts[0])
 
 
@@ -123,10 +143,10 @@ async def test_while_a_rank_waits_it_says_for_whom(
     monkeypatch.setattr(form_ring, "REMIND_SECONDS", 0.05)
     peers = free_peers(3)
     first = asyncio.create_task(member(0, peers))
-    await until_logged(caplog, f"rank 0 is waiting for rank 1 ({peers[1]}), rank 2 ({peers[2]})")
+    await until_logged(caplog, f"rank 0 is waiting for rank 1 ({peers[1]}; {NOT_YET}), rank 2 ({peers[2]}; {NOT_YET})")
     second = asyncio.create_task(member(1, peers))
-    await until_logged(caplog, f"rank 0 is waiting for rank 2 ({peers[2]})")
-    await until_logged(caplog, f"rank 1 is waiting for rank 2 ({peers[2]})")
+    await until_logged(caplog, f"rank 0 is waiting for rank 2 ({peers[2]}; {NOT_YET})")
+    await until_logged(caplog, f"rank 1 is waiting for rank 2 ({peers[2]}; {NOT_YET})")
     assert await outcomes_of(first, second, member(2, peers)) == [[0, 1, 2]] * 3
     caplog.clear()
     await asyncio.sleep(3 * form_ring.REMIND_SECONDS)
@@ -249,7 +269,7 @@ async def test_a_rank_that_was_started_twice_is_named_on_both_sides(
     monkeypatch.setattr(form_ring, "REMIND_SECONDS", 0.05)
     peers, elsewhere = free_peers(3), free_peers(1)
     zero, first = (asyncio.create_task(member(rank, peers)) for rank in (0, 1))
-    await until_logged(caplog, f"rank 0 is waiting for rank 2 ({peers[2]})")
+    await until_logged(caplog, f"rank 0 is waiting for rank 2 ({peers[2]}; {NOT_YET})")
     second, zero_says, first_says = await outcomes_of(member(1, peers, listen=elsewhere[0]), zero, first)
     for error in (second, zero_says):
         assert isinstance(error, ringwide.Disagreement)

@@ -40,11 +40,13 @@ class RefusedConnections:
     def __init__(self, rank: int, *, clock: Callable[[], float]) -> None:
         self._rank, self._clock = rank, clock
         self._warned: set[str] = set()
+        self.last = ""  # for whoever asks why nobody comes
         self._unreported = 0
         self._reported_at = float("-inf")
 
     def refused(self, host: str, reason: object) -> None:
         """Note a connection with a reason that its owner should know."""
+        self.last = f"somebody at {host or 'an unknown address'} who was turned away: {reason}"
         if host in self._warned or len(self._warned) >= ADDRESSES_REMEMBERED:
             self.ended(host, reason)
             return

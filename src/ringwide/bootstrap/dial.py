@@ -1,6 +1,8 @@
 """Dialing a rank: by its Unix-domain socket if it has one that we can reach, else by TCP."""
 
 import asyncio
+import errno
+import os
 import socket
 from typing import Any, NamedTuple
 
@@ -24,6 +26,17 @@ async def resolve(address: Address) -> DialTarget:
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     return DialTarget(found[0][0], found[0][4])
+
+
+def why_not_connected(error: OSError) -> str:
+    """Why there is no connection to a rank, in words for somebody who waits for it."""
+    if isinstance(error, ConnectionRefusedError | FileNotFoundError):
+        return "nobody listens there yet"
+    if isinstance(error, TimeoutError):
+        return "its host does not answer: is it up, and does a firewall let this port through?"
+    if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN):
+        return f"its host cannot be reached: {os.strerror(error.errno)}"
+    return f"it cannot be dialled: {error.strerror or error}"
 
 
 async def connect(target: DialTarget, *, same_host: SameHost, timeout_seconds: float) -> socket.socket:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from ringwide.bootstrap.accept import Acceptor, RefusedConnections, pause_after
-from ringwide.bootstrap.dial import DialTarget, NoUnixSocket, connect, resolve
+from ringwide.bootstrap.dial import DialTarget, NoUnixSocket, connect, resolve, why_not_connected
 from ringwide.bootstrap.handshake import Handshaken, HandshakeTerms, Refused, initiate, respond
 from ringwide.bootstrap.listen import unresolvable
 from ringwide.bootstrap.peers import Address
@@ -51,6 +51,7 @@ class PeerProblems:
 
     def __init__(self) -> None:
         self._last: dict[int, str] = {}
+        self._usual: dict[int, str] = {}
         self._logged: dict[int, set[str]] = {}
 
     def note(self, peer: int, address: object, problem: str) -> None:
@@ -60,11 +61,16 @@ class PeerProblems:
             logged.add(problem)
             logger.warning("rank %d at %s: %s", peer, address, problem)
 
+    def wait_for(self, peer: int, why: str) -> None:
+        """Note what is usual while ranks start, or end: worth a word only if it takes long and there is nothing else."""
+        self._usual[peer] = why
+
     def solved(self, peer: int) -> None:
         self._last.pop(peer, None)
+        self._usual.pop(peer, None)
 
     def of(self, peer: int) -> str | None:
-        return self._last.get(peer)
+        return self._last.get(peer) or self._usual.get(peer)
 
 
 class RingFormation:
@@ -258,7 +264,7 @@ class RingFormation:
                 if failed == _FAILED_TRIES:  # its socket may have listened before it joined
                     self._note_problem(peer, str(error))
             except OSError as error:
-                logger.debug("dial address=%s error=%s", self._addresses[peer], error)
+                self._problems.wait_for(peer, why_not_connected(error))
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -331,10 +337,11 @@ class RingFormation:
                 opened.set_result(None)
 
     def _missing_names(self) -> list[str]:
-        return [self._described(peer) for peer in sorted({peer for peer, _ in self._missing})]
+        turned_away = [self._refused.last] if self._refused.last else []
+        return [self._described(peer) for peer in sorted({peer for peer, _ in self._missing})] + turned_away
 
     def _described(self, peer: int) -> str:
-        problem = self._problems.of(peer)
+        problem = self._problems.of(peer) or ("" if peer < self._rank else "it has not called here yet")
         return f"rank {peer} ({self._addresses[peer]}" + (f"; {problem})" if problem else ")")
 
     async def _remind(self) -> None:
