@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringwide import __version__, node
-from ringwide.config.command_exit import Parser, finish
+from ringwide.config.command_exit import Parser, add_log_options, finish
 
 if TYPE_CHECKING:
     from ringwide.experiment.launch import NodeHost
@@ -27,7 +27,7 @@ never shown; it cannot be given on a command line.
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
-    return finish(lambda: int(arguments.command(arguments)))
+    return finish(lambda: int(arguments.command(arguments)), arguments)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--address", metavar="HOST:PORT", help="with --on ray: its head node (RAY_ADDRESS, or auto)")
     run.add_argument("--cpus-per-node", type=int, metavar="N", help="with --on ray: CPUs and threads of a node (1)")
+    add_log_options(run)
     run.set_defaults(command=_run)
 
     report = commands.add_parser("report", help="redraw the report of a run, or compare several runs")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringwide.config.command_exit import Parser, finish
+from ringwide.config.command_exit import Parser, add_log_options, finish
 
 if TYPE_CHECKING:  # slow imports are made where they are used, so that --help is instant
     from ringwide.bootstrap.launcher_env import AssignedRank
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m ringwide.node", description=DESCRIPTION)
     add_arguments(parser)
     arguments = parser.parse_args(argv)
-    return finish(lambda: run(arguments))
+    return finish(lambda: run(arguments), arguments)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds-per-size", type=float, default=0.5, metavar="S", help="how long each size is measured (0.5)"
     )
+    add_log_options(parser)
     parser.add_argument("--run-directory", type=Path, help=argparse.SUPPRESS)  # from the launcher, which reads the JSON
     parser.add_argument("--listener", type=int, help=argparse.SUPPRESS)  # inherited descriptor of a listening socket
 

@@ -1,11 +1,16 @@
+import argparse
 import errno
+import json
 import logging
 import subprocess
 import sys
+from datetime import datetime
 
 import pytest
 
-from ringwide.config.command_exit import finish
+import ringwide
+from local_ring import on_every_rank
+from ringwide.config.command_exit import add_log_options, finish
 from ringwide.errors import ConfigError, PeerLost
 
 
@@ -76,3 +81,54 @@ def test_what_only_a_log_file_asks_for_is_not_said_aloud(capsys: pytest.CaptureF
 
     assert finish(say_more) == 0
     assert capsys.readouterr().err == "ringwide: info: codec=none\n"
+
+
+def options(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_log_options(parser)
+    return parser.parse_args(words)
+
+
+def test_what_is_logged_can_be_more_or_less(capsys: pytest.CaptureFixture[str]) -> None:
+    def talk() -> int:
+        logger = logging.getLogger("ringwide.bootstrap")
+        for level in ("debug", "info", "warning", "error"):
+            getattr(logger, level)("said at %s", level)
+        return 0
+
+    for level, seen in {"debug": 4, "info": 3, "warning": 2, "error": 1}.items():
+        assert finish(talk, options("--log-level", level)) == 0
+        assert len(capsys.readouterr().err.splitlines()) == seen
+    assert logging.getLogger("ringwide").handlers == []
+    assert logging.getLogger("ringwide").level == logging.NOTSET
+
+
+def test_as_json_every_line_is_an_object_also_the_error(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        logging.getLogger("ringwide.bootstrap").warning("two\nlines of %r", "ü")
+        raise ConfigError("peers.txt:3: 'x': no port")
+
+    assert finish(fail, options("--log-format", "json")) == 2
+    warning, error = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (warning["level"], warning["logger"], warning["message"]) == (
+        "warning",
+        "ringwide.bootstrap",
+        "two\nlines of 'ü'",
+    )
+    assert (error["level"], error["message"]) == ("error", "peers.txt:3: 'x': no port")
+    assert datetime.fromisoformat(error["time"]).tzinfo is not None
+
+
+async def test_who_joins_says_by_which_transport_and_algorithm(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ringwide.runtime")
+
+    async def act(ring: ringwide.Ring) -> None:
+        await ring.barrier()
+
+    await on_every_rank(2, act, same_host="tcp", lanes=2)
+    said = [record.message for record in caplog.records if record.message.startswith("joined ")]
+    assert len(said) == 2
+    assert all("size=2 ranks_here=2 seconds=0." in line for line in said)
+    assert all(
+        line.endswith("transport=tcp algorithm='tree up to 262144 bytes, then ring' codec=none") for line in said
+    )

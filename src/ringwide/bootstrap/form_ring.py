@@ -62,7 +62,7 @@ class PeerProblems:
             logger.warning("rank %d at %s: %s", peer, address, problem)
 
     def wait_for(self, peer: int, why: str) -> None:
-        """Note what is usual while ranks start, or end: worth a word only if it takes long and there is nothing else."""
+        """Note what is usual while ranks start or end: a reason to wait, if there is no other."""
         self._usual[peer] = why
 
     def solved(self, peer: int) -> None:

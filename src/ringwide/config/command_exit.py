@@ -6,12 +6,14 @@ by signal n.
 
 import argparse
 import errno
+import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import NoReturn
 
 ENDED_BY_SIGNAL = 128
@@ -28,17 +30,38 @@ class Parser(argparse.ArgumentParser):
         super().error(concealed(message))
 
 
-def finish(command: Callable[[], int]) -> int:
-    """Run a command and return its exit code. A user's mistake or an interrupt ends it with one line, no traceback."""
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+
+
+def add_log_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--log-level",
+        choices=LEVELS,
+        default="warning",
+        help="what is logged on standard error; info: joining, transport, algorithm (warning)",
+    )
+    parser.add_argument(
+        "--log-format", choices=FORMATS, default="text", help="text, or json: one object for each line (text)"
+    )
+
+
+def finish(command: Callable[[], int], options: argparse.Namespace | None = None) -> int:
+    """Run a command and return its exit code. A user's mistake or an interrupt ends it with one line, no traceback.
+
+    `options`: those of the command, in which `add_log_options` may have a part.
+    """
     from ringwide.errors import RingwideError
 
+    level, form = getattr(options, "log_level", "warning"), getattr(options, "log_format", "text")
+    line = _JsonLine() if form == "json" else _PlainLine()
     try:
-        with warnings_shown():
+        with log_shown(level, line):
             code = command()
         sys.stdout.flush()
         return code
     except RingwideError as error:
-        print(f"ringwide: error: {error}", file=sys.stderr)
+        _say_error(line, str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return ENDED_BY_SIGNAL + signal.SIGINT
@@ -47,10 +70,15 @@ def finish(command: Callable[[], int]) -> int:
     except OSError as error:
         if error.errno not in UNWRITABLE:
             raise
-        print(f"ringwide: error: {error.filename or 'the output'} cannot be written: {error.strerror}", file=sys.stderr)
+        _say_error(line, f"{error.filename or 'the output'} cannot be written: {error.strerror}")
         return 1
     finally:
         _drop_unwritable_output()
+
+
+def _say_error(line: logging.Formatter, text: str) -> None:
+    record = logging.LogRecord("ringwide", logging.ERROR, "", 0, text, None, None)
+    print(line.format(record), file=sys.stderr)
 
 
 def _drop_unwritable_output() -> None:
@@ -62,28 +90,37 @@ def _drop_unwritable_output() -> None:
 
 
 @contextmanager
-def warnings_shown() -> Iterator[None]:
-    """Show warnings, and what `codec: auto` chooses, on standard error for the length of the block."""
-    logger = logging.getLogger("ringwide")
+def log_shown(level: str, line: logging.Formatter) -> Iterator[None]:
+    """Show what is logged, and what `codec: auto` chooses, on standard error for the length of the block."""
+    lowest = getattr(logging, level.upper())
+    logger, choices = logging.getLogger("ringwide"), logging.getLogger(CHOICES)
+    levels = logger.level, choices.level
     handler = logging.StreamHandler()
-    handler.setFormatter(_PlainLine())
-    handler.addFilter(_is_for_a_person)
+    handler.setFormatter(line)
+    handler.addFilter(lambda record: _is_for_a_person(record, lowest))
     logger.addHandler(handler)
-    choices = logging.getLogger(CHOICES)
-    level = choices.level
-    choices.setLevel(logging.INFO)
+    logger.setLevel(min(lowest, logger.getEffectiveLevel()))
+    choices.setLevel(min(lowest, logging.INFO))
     try:
         yield
     finally:
         logger.removeHandler(handler)
-        choices.setLevel(level)
+        logger.setLevel(levels[0])
+        choices.setLevel(levels[1])
 
 
-def _is_for_a_person(record: logging.LogRecord) -> bool:
+def _is_for_a_person(record: logging.LogRecord, lowest: int) -> bool:
     """Filter out records that loggers emit only because a log file has lowered their level."""
-    return record.levelno >= (logging.INFO if record.name.startswith(CHOICES) else logging.WARNING)
+    return record.levelno >= (min(lowest, logging.INFO) if record.name.startswith(CHOICES) else lowest)
 
 
 class _PlainLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return f"ringwide: {record.levelname.lower()}: {super().format(record)}"
+
+
+class _JsonLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
+        fields = {"time": time, "level": record.levelname.lower(), "logger": record.name}
+        return json.dumps({**fields, "pid": record.process, "message": super().format(record)})

@@ -6,6 +6,7 @@ found. Whatever depends on that is made afterwards, by the engine.
 """
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -33,6 +34,8 @@ from ringwide.runtime.connections import Connections, Subgroups
 from ringwide.tensors.bucket import Bucket, BucketShape
 from ringwide.transport.link import EXPRESS_BYTES, EXPRESS_MEMORY_BYTES, Link
 from ringwide.transport.sockets import SocketSettings
+
+logger = logging.getLogger("ringwide.runtime")
 
 _UNFORMED_SECONDS = 0.5
 """How long a rank that could not join waits for others to hear why: they have nothing else to expect of it."""
@@ -256,7 +259,19 @@ class RingCore(Core):
         self._formed = True
         self.dispatcher.deadlines.start(self.heartbeats)  # not before: who still looks for others does not answer yet
         self.codec_pool.start_threads(_codec_threads(config, formed))
+        self._log_joined(formed, time.perf_counter() - started)
         return formed
+
+    def _log_joined(self, formed: FormedRing, seconds: float) -> None:
+        transports = {lane.transport for link in formed.links.values() for lane in link.lanes.values()}
+        algorithm: str = self.config.algorithm
+        if algorithm == "auto":
+            algorithm = f"tree up to {self.config.tree_bytes_where(formed.topology.tree_bytes)} bytes, then ring"
+        logger.info(
+            "joined rank=%d size=%d ranks_here=%d seconds=%.3f transport=%s algorithm=%r codec=%s",
+            *(formed.rank, formed.size, formed.ranks_here, seconds),
+            *(",".join(sorted(transports)) or "none", algorithm, self.config.codec),
+        )
 
     def _listen_at(self, listener: socket.socket | None) -> Address | socket.socket:
         listen = self.config.listen
