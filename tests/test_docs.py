@@ -107,7 +107,7 @@ FOREIGN_NAMES = {
 }
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?")
-_COMMAND_PATH = re.compile(r"(?<![\w./-])(?:src|tests|bench|docs|configs|examples)/[\w.*/-]*\w")
+_COMMAND_PATH = re.compile(r"(?<![\w./-])(?:src|tests|bench|docs|configs|examples)/[\w.*/@-]*\w")
 _NAME = re.compile(r"(?=\w*[a-z])[A-Z]\w*(\.\w+)?")
 _DOTTED = re.compile(r"ringwide(\.\w+)+")
 
