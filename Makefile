@@ -8,7 +8,7 @@ DEBUG  := PYTHONASYNCIODEBUG=1
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start sooner where bytecode is kept
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo forerunner test check coverage format integrations torch-suite faults fuzz soak bench clean
+.PHONY: help setup demo forerunner test check coverage format integrations torch-suite faults fuzz soak bench docs clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,8 +30,8 @@ forerunner: $(READY) ## the forerunner's workload, each of its generations for 3
 	done && $(RUN) -m ringwide report $$runs/*/ --out $$runs/report.html
 
 test: $(READY) ## everything: format, lint, types, all tests but those of make integrations; some once more with asyncio debug
-	$(RUN) -m ruff format --check src tests bench examples
-	$(RUN) -m ruff check src tests bench examples
+	$(RUN) -m ruff format --check src tests bench examples docs/hooks
+	$(RUN) -m ruff check src tests bench examples docs/hooks
 	@# Tests with processes of their own wait a lot, so the others run beside them, and types are looked at meanwhile.
 	$(RUN) -m mypy & types=$$!; $(RUN) -m pytest -m system > .system-tests.txt 2>&1 & system=$$!; \
 	$(RUN) -m pytest -m "not system and not integrations" -n 2 --dist loadfile; code=$$?; \
@@ -39,8 +39,8 @@ test: $(READY) ## everything: format, lint, types, all tests but those of make i
 	wait $$system || code=1; cat .system-tests.txt; wait $$types || code=1; exit $$code
 
 check: $(READY) ## format, lint, types, the fast tests (asyncio debug on)
-	$(RUN) -m ruff format --check src tests bench examples
-	$(RUN) -m ruff check src tests bench examples
+	$(RUN) -m ruff format --check src tests bench examples docs/hooks
+	$(RUN) -m ruff check src tests bench examples docs/hooks
 	$(RUN) -m mypy
 	$(DEBUG) $(RUN) -m pytest -m "not system and not integrations"
 
@@ -49,11 +49,11 @@ coverage: $(READY) ## every branch of protocol/ and compression/codecs/ is taken
 	$(RUN) -m coverage report
 
 format: $(READY) ## rewrite the sources in the house format
-	$(RUN) -m ruff format src tests bench examples
-	$(RUN) -m ruff check --fix src tests bench examples
+	$(RUN) -m ruff format src tests bench examples docs/hooks
+	$(RUN) -m ruff check --fix src tests bench examples docs/hooks
 
 integrations: $(READY) ## installs projects that ringwide works with, Ray for example, and runs the tests with them (5 to 10 minutes)
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray,integrations]'
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,ray,integrations]'
 	$(RUN) -m pytest -m integrations tests/integrations
 
 torch-suite: $(READY) ## torch's own tests of torch.distributed with 2, 3 and 4 ranks, beside gloo (about 20 minutes)
@@ -73,5 +73,9 @@ fuzz: $(READY) ## a minute of bytes that a coverage-guided fuzzer makes up, for 
 bench: $(READY) ## all-reduce beside gloo, Open MPI, MPICH and hivemind, and beside the limit, on this machine (under ten minutes)
 	$(RUN) -m bench speed --short
 
+docs: $(READY) ## the documents as a site in site/, with the API; a link that leads nowhere is an error
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
+	$(RUN) -m mkdocs build --strict
+
 clean: ## remove what the other targets made, but the results in runs/
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench .coverage .system-tests.txt
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench .coverage .system-tests.txt site

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from bench.speed import tables as speed
 
+import ringwide
+import ringwide.torch
 from bench import (
     accuracy,
     backend,
@@ -90,6 +93,44 @@ async def test_the_example_runs_as_printed(tmp_path: Path) -> None:
     assert outputs == ["rank 0 of 2: 0.5\n", "rank 1 of 2: 0.5\n"]
 
 
+# The site
+
+
+def nav_entries(entry: object) -> Iterator[str]:
+    match entry:
+        case str():
+            yield entry
+        case list():
+            for one in entry:
+                yield from nav_entries(one)
+        case dict():
+            for one in entry.values():
+                yield from nav_entries(one)
+
+
+def generated_pages() -> set[str]:
+    """Pages of the site that the hook makes of files elsewhere."""
+    hook = ast.parse((ROOT / "docs" / "hooks" / "root_pages.py").read_text())
+    values = {ast.unparse(node.targets[0]): node.value for node in hook.body if isinstance(node, ast.Assign)}
+    root_pages = ast.literal_eval(values["ROOT_PAGES"])
+    assert [source for source in root_pages if not (ROOT / source).is_file()] == []
+    return {*root_pages.values(), ast.literal_eval(values["DECISIONS"])}
+
+
+def test_the_site_has_every_page_once() -> None:
+    entries = list(nav_entries(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(entries) == sorted(pages | generated_pages())
+
+
+def test_the_page_of_the_api_has_every_public_name() -> None:
+    told = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    public = [getattr(ringwide, name) for name in ringwide.__all__ if name != "__version__"]
+    public += [getattr(ringwide.torch, name) for name in ringwide.torch.__all__]
+    names = {f"{one.__module__}.{one.__qualname__}" for one in public if one.__module__ != "ringwide.errors"}
+    assert {"ringwide.errors", *names} - set(told) == {"ringwide.config.ring_config.RingConfig"}  # it has a table
+
+
 # Paths and names
 
 
@@ -107,7 +148,7 @@ FOREIGN_NAMES = {
 }
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?")
-_COMMAND_PATH = re.compile(r"(?<![\w./-])(?:src|tests|bench|docs|configs|examples)/[\w.*/-]*\w")
+_COMMAND_PATH = re.compile(r"(?<![\w./-])(?:src|tests|bench|docs|configs|examples)/[\w.*/@-]*\w")
 _NAME = re.compile(r"(?=\w*[a-z])[A-Z]\w*(\.\w+)?")
 _DOTTED = re.compile(r"ringwide(\.\w+)+")
 
