@@ -2,6 +2,7 @@ import argparse
 import errno
 import json
 import logging
+import os
 import subprocess
 import sys
 from datetime import datetime
@@ -10,7 +11,7 @@ import pytest
 
 import ringwide
 from local_ring import on_every_rank
-from ringwide.config.command_exit import add_log_options, finish
+from ringwide.config.command_exit import FORMAT_VARIABLE, LEVEL_VARIABLE, add_log_options, finish
 from ringwide.errors import ConfigError, PeerLost
 
 
@@ -89,6 +90,12 @@ def options(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in (LEVEL_VARIABLE, FORMAT_VARIABLE):
+        monkeypatch.setenv(variable, "")  # so that it is put back
+
+
 def test_what_is_logged_can_be_more_or_less(capsys: pytest.CaptureFixture[str]) -> None:
     def talk() -> int:
         logger = logging.getLogger("ringwide.bootstrap")
@@ -101,6 +108,21 @@ def test_what_is_logged_can_be_more_or_less(capsys: pytest.CaptureFixture[str]) 
         assert len(capsys.readouterr().err.splitlines()) == seen
     assert logging.getLogger("ringwide").handlers == []
     assert logging.getLogger("ringwide").level == logging.NOTSET
+
+
+def test_an_option_is_also_for_what_the_command_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert finish(lambda: 0, options("--log-level", "info", "--log-format", "json")) == 0
+    assert (os.environ[LEVEL_VARIABLE], os.environ[FORMAT_VARIABLE]) == ("info", "json")
+    assert finish(lambda: raising(ConfigError("x"))) == 2
+    assert json.loads(capsys.readouterr().err)["message"] == "x"
+
+
+def test_a_variable_with_another_value_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LEVEL_VARIABLE, "loud")
+    assert finish(lambda: 0) == 2
+    assert "RINGWIDE_LOG_LEVEL: 'loud': should be one of warning, error, info, debug" in capsys.readouterr().err
 
 
 def test_as_json_every_line_is_an_object_also_the_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import NoReturn
@@ -30,20 +30,32 @@ class Parser(argparse.ArgumentParser):
         super().error(concealed(message))
 
 
-LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("text", "json")
+LEVELS, LEVEL_VARIABLE = ("warning", "error", "info", "debug"), "RINGWIDE_LOG_LEVEL"
+FORMATS, FORMAT_VARIABLE = ("text", "json"), "RINGWIDE_LOG_FORMAT"
+"""The first of each is the default."""
 
 
 def add_log_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-level",
         choices=LEVELS,
-        default="warning",
-        help="what is logged on standard error; info: joining, transport, algorithm (warning)",
+        help=f"what is logged on standard error; info: joining, transport, algorithm ({LEVEL_VARIABLE}, or warning)",
     )
     parser.add_argument(
-        "--log-format", choices=FORMATS, default="text", help="text, or json: one object for each line (text)"
+        "--log-format", choices=FORMATS, help=f"text, or json: an object for each line ({FORMAT_VARIABLE}, or text)"
     )
+
+
+def _chosen(option: str | None, variable: str, known: Sequence[str]) -> str:
+    """The value of an option or of its variable, in which the processes that a command starts find it too."""
+    from ringwide.errors import ConfigError
+
+    chosen = option or os.environ.get(variable) or known[0]
+    if chosen not in known:
+        raise ConfigError(f"{variable}: {chosen!r}: should be one of {', '.join(known)}")
+    if option is not None:
+        os.environ[variable] = chosen
+    return chosen
 
 
 def finish(command: Callable[[], int], options: argparse.Namespace | None = None) -> int:
@@ -53,9 +65,11 @@ def finish(command: Callable[[], int], options: argparse.Namespace | None = None
     """
     from ringwide.errors import RingwideError
 
-    level, form = getattr(options, "log_level", "warning"), getattr(options, "log_format", "text")
-    line = _JsonLine() if form == "json" else _PlainLine()
+    line: logging.Formatter = _PlainLine()
     try:
+        if _chosen(getattr(options, "log_format", None), FORMAT_VARIABLE, FORMATS) == "json":
+            line = _JsonLine()
+        level = _chosen(getattr(options, "log_level", None), LEVEL_VARIABLE, LEVELS)
         with log_shown(level, line):
             code = command()
         sys.stdout.flush()
