@@ -1,4 +1,4 @@
-# Each target works as the first command on a machine that has only Python (>= 3.11, with pip) and make.
+# Each target works as the first command on a machine that has only Python (>= 3.11.1, with pip) and make.
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
@@ -16,7 +16,7 @@ help: ## show this list
 setup: $(READY) ## create .venv and install everything into it (done by the others when needed)
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit("ringwide needs Python 3.11 or newer, this is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -c 'import sys; sys.exit("ringwide needs Python 3.11.1 or newer, this is %d.%d.%d: make PYTHON=python3.11 ..." % sys.version_info[:3] if sys.version_info < (3, 11, 1) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@

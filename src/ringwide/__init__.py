@@ -21,6 +21,7 @@ _HOME = {
     "RingConfig": "ringwide.config.ring_config",
     "RingwideError": "ringwide.errors",
     "ConfigError": "ringwide.errors",
+    "TorchMissing": "ringwide.errors",
     "JoinError": "ringwide.errors",
     "AddressError": "ringwide.errors",
     "Disagreement": "ringwide.errors",
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from ringwide.errors import RingwideError as RingwideError
     from ringwide.errors import StartTimeout as StartTimeout
     from ringwide.errors import TensorInUse as TensorInUse
+    from ringwide.errors import TorchMissing as TorchMissing
     from ringwide.ring import Ring as Ring
     from ringwide.ring import join as join
     from ringwide.runtime.call import Call as Call
