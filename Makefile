@@ -8,7 +8,7 @@ DEBUG  := PYTHONASYNCIODEBUG=1
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start sooner where bytecode is kept
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo forerunner test check coverage format integrations torch-suite faults fuzz soak bench clean
+.PHONY: help setup demo forerunner test check coverage format integrations torch-suite faults fuzz soak bench wheel clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -72,6 +72,11 @@ fuzz: $(READY) ## a minute of bytes that a coverage-guided fuzzer makes up, for 
 
 bench: $(READY) ## all-reduce beside gloo, Open MPI, MPICH and hivemind, and beside the limit, on this machine (under ten minutes)
 	$(RUN) -m bench speed --short
+
+wheel: ## build the package into dist/, to be installed with pip on other machines
+	rm -rf build dist # what an older build left there would be packed again
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
 
 clean: ## remove what the other targets made, but the results in runs/
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench .coverage .system-tests.txt
