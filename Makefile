@@ -1,4 +1,4 @@
-# Each target works as the first command on a machine that has only Python (>= 3.11, with pip) and make.
+# Each target works as the first command on a machine that has only Python (>= 3.11.1, with pip) and make.
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
@@ -8,7 +8,7 @@ DEBUG  := PYTHONASYNCIODEBUG=1
 unexport PYTHONDONTWRITEBYTECODE # hundreds of processes start sooner where bytecode is kept
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo forerunner test check coverage format integrations torch-suite faults fuzz soak bench docs clean
+.PHONY: help setup demo forerunner test check coverage format integrations torch-suite faults fuzz soak bench docs wheel clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -16,7 +16,7 @@ help: ## show this list
 setup: $(READY) ## create .venv and install everything into it (done by the others when needed)
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit("ringwide needs Python 3.11 or newer, this is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -c 'import sys; sys.exit("ringwide needs Python 3.11.1 or newer, this is %d.%d.%d: make PYTHON=python3.11 ..." % sys.version_info[:3] if sys.version_info < (3, 11, 1) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
@@ -76,6 +76,11 @@ bench: $(READY) ## all-reduce beside gloo, Open MPI, MPICH and hivemind, and bes
 docs: $(READY) ## the documents as a site in site/, with the API; a link that leads nowhere is an error
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
 	$(RUN) -m mkdocs build --strict
+
+wheel: ## build the package into dist/, to be installed with pip on other machines
+	rm -rf build dist # what an older build left there would be packed again
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
 
 clean: ## remove what the other targets made, but the results in runs/
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .bench .coverage .system-tests.txt site

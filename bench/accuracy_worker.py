@@ -18,7 +18,9 @@ def relative(error: Any, exact: Any) -> float:
     return float(np.sqrt(np.mean(np.square(error)) / np.mean(np.square(exact))))
 
 
-async def errors(task: dict[str, Any], peers: list[str], codec: str, feedback: bool) -> tuple[float, float]:
+async def errors(
+    task: dict[str, Any], peers: list[str], codec: ringwide.CodecName, feedback: bool
+) -> tuple[float, float]:
     """Of the first call, and of the sum of all."""
     count, size = task["count"], len(peers)
     config = ringwide.RingConfig(codec=codec, allow_lossy=True, threshold_bytes=0, error_feedback=feedback)

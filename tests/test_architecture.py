@@ -190,7 +190,7 @@ def test_texts_name_only_files_that_are_there() -> None:
 CROSS_CUTTING = {"bench", "faults", "fuzz", "integrations", "system"}
 """Directories of tests that belong to no room."""
 
-ABOUT_THE_WHOLE = {"architecture", "docs", "no_pickle", "ways", "wire_doc"}
+ABOUT_THE_WHOLE = {"architecture", "docs", "no_pickle", "types", "ways", "wire_doc", "without_torch"}
 """Tests at the root that belong to no module."""
 
 MIRRORS = {"torch_backend": "torch"}

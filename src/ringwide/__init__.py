@@ -19,8 +19,11 @@ _HOME = {
     "join_blocking": "ringwide.blocking",
     "BlockingRing": "ringwide.blocking",
     "RingConfig": "ringwide.config.ring_config",
+    "CodecName": "ringwide.config",
+    "OpName": "ringwide.tensors.arithmetic",
     "RingwideError": "ringwide.errors",
     "ConfigError": "ringwide.errors",
+    "TorchMissing": "ringwide.errors",
     "JoinError": "ringwide.errors",
     "AddressError": "ringwide.errors",
     "Disagreement": "ringwide.errors",
@@ -47,6 +50,7 @@ if "torch.distributed" in sys.modules:  # otherwise torch does this when it is i
 if TYPE_CHECKING:
     from ringwide.blocking import BlockingRing as BlockingRing
     from ringwide.blocking import join_blocking as join_blocking
+    from ringwide.config import CodecName as CodecName
     from ringwide.config.ring_config import RingConfig as RingConfig
     from ringwide.errors import AddressError as AddressError
     from ringwide.errors import CollectiveAborted as CollectiveAborted
@@ -66,9 +70,11 @@ if TYPE_CHECKING:
     from ringwide.errors import RingwideError as RingwideError
     from ringwide.errors import StartTimeout as StartTimeout
     from ringwide.errors import TensorInUse as TensorInUse
+    from ringwide.errors import TorchMissing as TorchMissing
     from ringwide.ring import Ring as Ring
     from ringwide.ring import join as join
     from ringwide.runtime.call import Call as Call
+    from ringwide.tensors.arithmetic import OpName as OpName
 
 
 def __getattr__(name: str) -> Any:

@@ -11,16 +11,18 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from ringwide.config.ring_config import RingConfig
 from ringwide.observe.statistics import Statistics
 from ringwide.ring import Ring, join
 from ringwide.runtime.background_loop import BackgroundLoop, background
 from ringwide.runtime.loop_call import Begin
+from ringwide.tensors.arithmetic import OpName
 
 T = TypeVar("T")
 Tensors = TypeVar("Tensors")
+Place = TypeVar("Place")
 
 
 @contextmanager
@@ -64,15 +66,27 @@ class BlockingRing:
     def config(self) -> RingConfig:
         return self._ring.config
 
-    def allreduce(self, tensors: Tensors, op: str = "mean", *, bucket: str = "", channel: str = "") -> Tensors:
+    def allreduce(self, tensors: Tensors, op: OpName = "mean", *, bucket: str = "", channel: str = "") -> Tensors:
         return self._call(lambda: self._ring.allreduce(tensors, op, bucket=bucket, channel=channel))
 
-    def reduce(self, tensors: Tensors, root: int = 0, op: str = "mean", *, channel: str = "") -> Tensors:
+    def reduce(self, tensors: Tensors, root: int = 0, op: OpName = "mean", *, channel: str = "") -> Tensors:
         return self._call(lambda: self._ring.reduce(tensors, root, op, channel=channel))
 
-    def reduce_scatter(self, tensor: Any, op: str = "mean", into: Any = None, *, channel: str = "") -> Any:
+    @overload
+    def reduce_scatter(
+        self, tensor: Tensors, op: OpName = "mean", into: None = None, *, channel: str = ""
+    ) -> Tensors: ...
+    @overload
+    def reduce_scatter(self, tensor: Any, op: OpName = "mean", *, into: Place, channel: str = "") -> Place: ...
+    @overload
+    def reduce_scatter(self, tensor: Any, op: OpName, into: Place, *, channel: str = "") -> Place: ...
+    def reduce_scatter(self, tensor: Any, op: OpName = "mean", into: Any = None, *, channel: str = "") -> Any:
         return self._call(lambda: self._ring.reduce_scatter(tensor, op, into, channel=channel))
 
+    @overload
+    def all_gather(self, tensor: Tensors, into: None = None, *, channel: str = "") -> list[Tensors]: ...
+    @overload
+    def all_gather(self, tensor: Any, into: Place, *, channel: str = "") -> Place: ...
     def all_gather(self, tensor: Any, into: Any = None, *, channel: str = "") -> Any:
         return self._call(lambda: self._ring.all_gather(tensor, into, channel=channel))
 

@@ -2,6 +2,7 @@
 
     RingwideError
     ├── ConfigError             yours: a setting or a peers file; nothing was started     exit 2
+    │   └── TorchMissing            ... or torch, which this needs, is not installed
     ├── JoinError               the ring did not form; start again                        exit 3
     │   ├── AddressError            an address cannot be used or found
     │   ├── Disagreement            two ranks have different settings (names the field)
@@ -24,6 +25,7 @@ Every error has its data as attributes and forms one sentence that a person can 
 """
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from types import WrapperDescriptorType
 from typing import TypeVar
 
@@ -66,6 +68,24 @@ class ConfigError(RingwideError):
     """A setting, an argument or a file of the user is wrong; the text says which and what would be right."""
 
     exit_code = 2
+
+
+class TorchMissing(ConfigError, ImportError):
+    """Something needs torch, which is not installed. An ImportError too: programs that can do without catch those."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} needs torch, which is not installed: pip install 'ringwide[torch]'")
+        self.name = "torch"
+
+
+def has_torch() -> bool:
+    """Whether torch is installed. It is not imported for that, as a ring of numpy arrays never needs it."""
+    return find_spec("torch") is not None
+
+
+def require_torch(what: str) -> None:
+    if not has_torch():
+        raise TorchMissing(what)
 
 
 class JoinError(RingwideError):

@@ -111,6 +111,9 @@ async def _check(arguments: argparse.Namespace) -> int:
 
 
 async def _experiment(arguments: argparse.Namespace) -> int:
+    from ringwide.errors import require_torch
+
+    require_torch("an experiment")
     from ringwide.experiment.find_peers import peer_finder_for
     from ringwide.experiment.stop_signals import NodeStop
     from ringwide.experiment.sweep import load_variants

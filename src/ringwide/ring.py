@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, nullcontext
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from ringwide.bootstrap.peers import Address, check_rank, load_peers
 from ringwide.collectives.call_kinds import Gathered, Packed, Prepared, ScatteredShare
@@ -26,6 +26,7 @@ from ringwide.runtime.core import Core, FormedRing, RingCore
 from ringwide.runtime.engine import Engine
 from ringwide.runtime.signals import LeaveRequest, leave_on_signal
 from ringwide.runtime.subgroup import SubgroupCore
+from ringwide.tensors.arithmetic import OpName
 from ringwide.tensors.bucket import Label
 from ringwide.tensors.leaves import Leaf, Signature, array_of, leaf_of, leaves_of, portable
 from ringwide.tensors.nonfinite import Inspector
@@ -33,6 +34,7 @@ from ringwide.tensors.packing import Bundle, GatherBuffer, require_room
 
 logger = logging.getLogger("ringwide.ring")
 Tensors = TypeVar("Tensors")
+Place = TypeVar("Place")
 _NO_TENSORS = Signature((), (), ())
 
 
@@ -133,7 +135,7 @@ class Ring:
 
     # -- collectives: each takes its place in the order when it is called, before anything can fail
 
-    def allreduce(self, tensors: Tensors, op: str = "mean", *, bucket: str = "", channel: str = "") -> Call[Tensors]:
+    def allreduce(self, tensors: Tensors, op: OpName = "mean", *, bucket: str = "", channel: str = "") -> Call[Tensors]:
         """Replace every tensor by its mean over all ranks, in place. The same bits everywhere.
 
         `op` is mean, sum, min, max or prod; for integers band, bor or bxor too, and instead of the mean the quotient:
@@ -159,7 +161,7 @@ class Ring:
 
         return self._calls.make(prepare, channel)
 
-    def reduce(self, tensors: Tensors, root: int = 0, op: str = "mean", *, channel: str = "") -> Call[Tensors]:
+    def reduce(self, tensors: Tensors, root: int = 0, op: OpName = "mean", *, channel: str = "") -> Call[Tensors]:
         """As `allreduce`, but only the root's tensors are replaced."""
 
         def prepare(gated: bool) -> Prepared[Tensors]:
@@ -172,7 +174,15 @@ class Ring:
 
         return self._calls.make(prepare, channel)
 
-    def reduce_scatter(self, tensor: Any, op: str = "mean", into: Any = None, *, channel: str = "") -> Call[Any]:
+    @overload
+    def reduce_scatter(
+        self, tensor: Tensors, op: OpName = "mean", into: None = None, *, channel: str = ""
+    ) -> Call[Tensors]: ...
+    @overload
+    def reduce_scatter(self, tensor: Any, op: OpName = "mean", *, into: Place, channel: str = "") -> Call[Place]: ...
+    @overload
+    def reduce_scatter(self, tensor: Any, op: OpName, into: Place, *, channel: str = "") -> Call[Place]: ...
+    def reduce_scatter(self, tensor: Any, op: OpName = "mean", into: Any = None, *, channel: str = "") -> Call[Any]:
         """This rank's share of the flat tensor, reduced over all ranks. The tensor itself is not changed.
 
         Of n elements, rank r has those from n * r // size to n * (r + 1) // size. `into`, if given, receives them.
@@ -192,6 +202,10 @@ class Ring:
 
         return self._calls.make(prepare, channel)
 
+    @overload
+    def all_gather(self, tensor: Tensors, into: None = None, *, channel: str = "") -> Call[list[Tensors]]: ...
+    @overload
+    def all_gather(self, tensor: Any, into: Place, *, channel: str = "") -> Call[Place]: ...
     def all_gather(self, tensor: Any, into: Any = None, *, channel: str = "") -> Call[Any]:
         """Every rank's tensor, by rank. All must have the same shape and dtype.
 

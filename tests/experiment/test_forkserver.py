@@ -49,6 +49,12 @@ LOSES_ITS_SERVER = f"""
     print(json.dumps([pid, code, rest.decode(), said, await again.wait()]))
     again.close()
 """
+SAYS_HELP = """
+    child = await fork(Task("ringwide.node", ["--help"]))
+    errors = await child.errors.read()
+    print(await child.wait() == 0 and errors == b"" or errors)
+    child.close()
+"""
 
 
 def runs(pid: int) -> bool:
@@ -146,6 +152,14 @@ async def test_children_begin_with_torch() -> None:
         "print(early, gc.get_freeze_count() > 10_000)"
     )
     assert await run(code) == ("True True\n", "", 0)
+
+
+def test_a_launcher_that_has_imported_the_module_is_no_news(tmp_path: Path) -> None:
+    """As the script `ringwide` does, which pip installs: a child imports its launcher first."""
+    script = tmp_path / "ringwide"
+    script.write_text("import ringwide.__main__\n" + LAUNCHER.format(SAYS_HELP))
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=110)
+    assert (ran.stdout, ran.stderr) == ("True\n", "")
 
 
 def test_a_child_ends_when_its_launcher_is_killed(tmp_path: Path) -> None:

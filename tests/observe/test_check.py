@@ -110,6 +110,17 @@ async def test_bandwidths_follow_from_the_time() -> None:
         assert (await rows_of(four, [4096]))[0].busbw == 8192.0 * 1.5
 
 
+async def test_bfloat16_is_left_out_if_a_rank_has_no_torch() -> None:
+    class BesideNumpy(RingOfOne):
+        async def all_gather(self, tensor: Any) -> list[Any]:
+            return [tensor.copy(), tensor * 0]  # the other rank: no torch, and nothing wrong
+
+    rows = await rows_of(BesideNumpy(), [4096])
+    assert {row.dtype for row in rows} == set(DTYPES) - {"bfloat16"}
+    assert verdict(0, 2, rows).endswith("all right; bfloat16 needs torch on every rank")
+    assert verdict(0, 1, await rows_of(RingOfOne(), [4096])).endswith("all right")
+
+
 def test_the_columns_stand_below_their_names() -> None:
     row = Row(
         nbytes=4 << 30,

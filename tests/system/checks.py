@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import ringwide
-from ringwide.tensors.arithmetic import DTYPES, FLOATS, HALVES, OPERATIONS
+from ringwide.tensors.arithmetic import DTYPES, FLOATS, HALVES, OPERATIONS, OpName
 
 SMALL, MEDIUM, BULK = 7, 5001, 150_001
 UFUNCS = {"sum": np.add, "mean": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
@@ -42,7 +42,7 @@ def expected(size: int, count: int, dtype: str, op: str) -> torch.Tensor:
     return tensor_of(total, dtype)
 
 
-def cases() -> list[tuple[str, str, int]]:
+def cases() -> list[tuple[str, OpName, int]]:
     """Every dtype with every operation; the long tensors for every dtype and for every operation."""
     return [
         (dtype, op, count)

@@ -8,17 +8,9 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Unpack
 
-from pydantic import (
-    ByteSize,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import ByteSize, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 
 from ringwide.bootstrap.protection import (
     INSECURE_VARIABLE,
@@ -33,7 +25,7 @@ from ringwide.bootstrap.protection import VARIABLE as KEY_VARIABLE
 from ringwide.bootstrap.unix_sockets import SameHost
 from ringwide.compression.codecs import registry
 from ringwide.compression.codecs.base import Codec
-from ringwide.config import validation
+from ringwide.config import RingArguments, validation
 from ringwide.config.document import Document, DocumentKind, read_document
 from ringwide.config.validation import DECIDES_BITS, EQUAL, OverrideSource, Settings
 from ringwide.errors import ConfigError
@@ -81,6 +73,10 @@ class RingConfig(Settings):
     """Settings with which a rank joins a ring. Those that must be equal on all ranks are compared in the handshake."""
 
     model_config = ConfigDict(validate_default=True)
+
+    if TYPE_CHECKING:  # what a checker would make of the fields takes no "1MiB", and with pydantic's plugin anything
+
+        def __init__(self, **settings: Unpack[RingArguments]) -> None: ...
 
     segment_bytes: ByteSize = Field(
         default=ByteSize(1 * MIB),

@@ -17,7 +17,7 @@ from ringwide.bootstrap.listen import is_loopback, listen, unresolvable
 from ringwide.bootstrap.peers import Address, load_peers
 from ringwide.bootstrap.rendezvous import LOOPBACK, Store, StoreBoard, find_peers
 from ringwide.config.ring_config import RingConfig
-from ringwide.errors import ConfigError, JoinError, StartTimeout
+from ringwide.errors import ConfigError, JoinError, StartTimeout, require_torch
 
 Result = TypeVar("Result")
 HOST_VARIABLE = "RINGWIDE_HOST"
@@ -149,6 +149,7 @@ def open_store(assigned: AssignedRank, seconds: float) -> Store:
     master, deadline = assigned.master, time.monotonic() + seconds
     if master is None:
         raise JoinError(f"rank {assigned.rank} does not know where the ranks meet")
+    require_torch("a ring without a peers file")
     opens = assigned.rank == 0 and not assigned.hosted
     if not opens:
         _wait_until_open(assigned.rank, master, deadline, seconds)

@@ -159,6 +159,7 @@ def _run_child(task: Task, output: Connection, errors: Connection) -> None:
     errors.close()
     sys.path[:0] = [path for path in task.import_from if path not in sys.path]
     sys.argv = [task.module, *task.arguments]
+    sys.modules.pop(task.module, None)  # a launcher that is a script was imported here, and runpy would warn
     runpy.run_module(task.module, run_name="__main__", alter_sys=True)
 
 

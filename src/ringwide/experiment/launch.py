@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TextIO
 
-from ringwide.errors import ConfigError, RingwideError
+from ringwide.errors import ConfigError, RingwideError, require_torch
 from ringwide.experiment import summary
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.fleet import Command, FleetEnding, NodeFailed, StartNode, name_of_signal, run_fleet
@@ -117,6 +117,7 @@ async def run_experiment(
     host: Callable[[], AbstractContextManager[NodeHost]] = lambda: nullcontext(ThisMachine()),
 ) -> int:
     """Run every variant and return the exit code. `host` is opened only after the whole experiment was checked."""
+    require_torch("an experiment")
     variants = load_variants(path, overrides)
     _check_listen(path, variants)
     if resume is not None:

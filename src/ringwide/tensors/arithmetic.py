@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import methodcaller
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,8 +19,8 @@ INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 DTYPES = FLOATS + INTEGERS
 CHARS = {name: np.dtype(name).char for name in DTYPES if name != "bfloat16"}
 
-
-_UFUNCS: dict[str, Combiner] = {
+OpName = Literal["sum", "mean", "min", "max", "prod", "band", "bor", "bxor", "quotient"]
+_UFUNCS: dict[OpName, Combiner] = {
     "sum": np.add,
     "mean": np.add,
     "min": lambda left, right, out: np.minimum(left, right, out=out),  # numpy deprecates these two without `out=`

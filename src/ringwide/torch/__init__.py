@@ -29,6 +29,9 @@ def _create(options: Any, config: Any) -> Any:
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
+        from ringwide.errors import require_torch
+
+        require_torch(f"ringwide.torch.{name}")
         return getattr(import_module("ringwide.torch.comm_hook"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch.distributed import ReduceOp
 
-from ringwide.tensors.arithmetic import DTYPES, INTEGERS
+from ringwide.tensors.arithmetic import DTYPES, INTEGERS, OpName
 from ringwide.tensors.leaves import leaf_of
 
-_OPERATIONS = {
+_OPERATIONS: dict[object, OpName] = {
     ReduceOp.SUM: "sum",
     ReduceOp.AVG: "mean",
     ReduceOp.PRODUCT: "prod",
@@ -24,11 +24,11 @@ _OPERATIONS = {
 _CARRIED = frozenset(getattr(torch, name) for name in DTYPES)
 _INTEGERS = frozenset(getattr(torch, name) for name in INTEGERS)
 _BITS_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_OF_BOOLS = {"sum": "max"}
+_OF_BOOLS: dict[OpName, OpName] = {"sum": "max"}
 """The sum of booleans is their or: True + True is True, while the sum of their bytes would be 2."""
 
 
-def operation_of(op: ReduceOp | ReduceOp.RedOpType, dtype: torch.dtype) -> str:
+def operation_of(op: ReduceOp | ReduceOp.RedOpType, dtype: torch.dtype) -> OpName:
     """Name of the operation in the ring."""
     kind = getattr(op, "op", op)
     if kind not in _OPERATIONS:
@@ -41,7 +41,7 @@ def operation_of(op: ReduceOp | ReduceOp.RedOpType, dtype: torch.dtype) -> str:
     return _OF_BOOLS.get(op_name, op_name) if dtype is torch.bool else op_name
 
 
-def operation_on(tensors: Sequence[torch.Tensor], op: ReduceOp | ReduceOp.RedOpType) -> str:
+def operation_on(tensors: Sequence[torch.Tensor], op: ReduceOp | ReduceOp.RedOpType) -> OpName:
     """Name of the operation in the ring, one for all tensors: a sum of booleans differs from one of numbers."""
     names = {operation_of(op, tensor.dtype): tensor.dtype for tensor in tensors}
     if len(names) > 1:

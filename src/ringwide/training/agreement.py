@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ringwide.errors import ConfigError, RingwideError, ranks_named
 from ringwide.protocol.frame import words_in
+from ringwide.tensors.arithmetic import OpName
 from ringwide.training.config import TrainingConfig
 from ringwide.training.learner import Learner, memory_of
 from ringwide.training.progress import StopRequest
@@ -26,7 +27,7 @@ Outcome = TypeVar("Outcome")
 class Agrees(Protocol):
     @property
     def rank(self) -> int: ...
-    async def allreduce(self, tensors: Any, op: str = "mean", *, bucket: str = "") -> Any: ...
+    async def allreduce(self, tensors: Any, op: OpName = "mean", *, bucket: str = "") -> Any: ...
     async def all_gather(self, tensor: Any) -> list[Any]: ...
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ringwide.errors import ConfigError
+from ringwide.tensors.arithmetic import OpName
 from ringwide.training.optimizers import FlatBucket
 
 # By default the thread of the backward pass may hold the interpreter for 5 ms, far too long for a small segment.
@@ -27,7 +28,7 @@ Compute = Callable[[Callable[[], None]], float]
 
 
 class Averages(Protocol):
-    def allreduce(self, tensors: Any, op: str = "mean", *, bucket: str = "") -> Coroutine[Any, Any, Any]: ...
+    def allreduce(self, tensors: Any, op: OpName = "mean", *, bucket: str = "") -> Coroutine[Any, Any, Any]: ...
 
 
 class GradientExchange(Protocol):
