@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import ringwide
-from ringwide.experiment.launch import LOOPBACK, free_ports
+from ringwide.experiment.find_peers import LOOPBACK, free_ports
 
 Result = TypeVar("Result")
 Act = Callable[[ringwide.Ring], Awaitable[Result]]

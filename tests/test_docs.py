@@ -125,9 +125,11 @@ def test_the_site_has_every_page_once() -> None:
 
 def test_the_page_of_the_api_has_every_public_name() -> None:
     told = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
-    public = [getattr(ringwide, name) for name in ringwide.__all__ if name != "__version__"]
-    public += [getattr(ringwide.torch, name) for name in ringwide.torch.__all__]
-    names = {f"{one.__module__}.{one.__qualname__}" for one in public if one.__module__ != "ringwide.errors"}
+    homes = {name: module for name, module in ringwide._HOME.items() if module != "ringwide.errors"}
+    hooks = [getattr(ringwide.torch, name) for name in ringwide.torch.__all__]
+    names = {f"{module}.{name}" for name, module in homes.items()} | {
+        f"{one.__module__}.{one.__name__}" for one in hooks
+    }
     assert {"ringwide.errors", *names} - set(told) == {"ringwide.config.ring_config.RingConfig"}  # it has a table
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ringwide
-from ringwide.experiment.launch import free_ports, write_peers
+from ringwide.experiment.find_peers import free_ports, write_peers
 
 SOURCE = Path(ringwide.__file__).parent
 TESTS = Path(__file__).parent

@@ -9,7 +9,7 @@ import pytest
 
 from ringwide.bootstrap.protection import make_key_file
 from ringwide.config.ring_config import RingConfig
-from ringwide.experiment.launch import free_ports, write_peers
+from ringwide.experiment.find_peers import free_ports, write_peers
 from ringwide.experiment.node_messages import decode
 from ringwide.node import main
 from ringwide.ring import Ring, join

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.experiment.launch import free_ports, write_peers
+from ringwide.experiment.find_peers import free_ports, write_peers
 from ringwide.node import main
 
 QUICK = ["--sizes", "64", "--seconds-per-size", "0"]

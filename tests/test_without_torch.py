@@ -10,7 +10,7 @@ import pytest
 
 from ringwide.config.ring_config import CODECS
 from ringwide.errors import TorchMissing
-from ringwide.experiment.launch import free_ports, write_peers
+from ringwide.experiment.find_peers import free_ports, write_peers
 
 pytestmark = pytest.mark.system
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.fleet import ask_workers, rings_of_addresses
-from ringwide.experiment.launch import free_ports
+from ringwide.experiment.find_peers import free_ports
 
 ENDING_SECONDS = 10
 OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 
 from bench.delay.proxy import LOOPBACK, Proxy
 
-from ringwide.experiment.launch import free_ports
+from ringwide.experiment.find_peers import free_ports
 
 MOST_SECONDS = 60
 NO_LINGER = struct.pack("ii", 1, 0)

@@ -22,7 +22,7 @@ import ringwide
 from local_ring import error_of, free_peers
 from ringwide.__main__ import main
 from ringwide.bootstrap.protection import make_key_file
-from ringwide.experiment.launch import free_ports, write_peers
+from ringwide.experiment.find_peers import free_ports, write_peers
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ from typing import Any
 import yaml
 from tests.local_ring import own_ports
 
-from ringwide.experiment.find_peers import ListedPeers
-from ringwide.experiment.launch import write_peers
+from ringwide.experiment.find_peers import ListedPeers, write_peers
 from ringwide.experiment.stop_signals import NodeStop
 from ringwide.experiment.sweep import Variant, load_variants
 from ringwide.experiment.worker import Worker

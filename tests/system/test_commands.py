@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ringwide.experiment.launch import free_ports, write_peers
+from ringwide.experiment.find_peers import free_ports, write_peers
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 

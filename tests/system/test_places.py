@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.experiment.launch import free_ports
+from ringwide.experiment.find_peers import free_ports
 from system.test_commands import CRASHES_ONCE, WITH_CHECKPOINTS
 
 pytestmark = pytest.mark.system

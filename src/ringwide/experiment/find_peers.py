@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import os
+import random
 import re
 import socket
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from ringwide.bootstrap.launcher_env import AssignedRank
@@ -232,3 +234,48 @@ async def in_daemon_thread(blocking: Callable[[], Result]) -> Result:
 
     threading.Thread(target=run, name="ringwide-find-peers", daemon=True).start()
     return await done
+
+
+# -- addresses for nodes that are all on this machine
+
+FIRST_PORT = 10_000
+TRIES_PER_PORT = 100
+
+
+def write_peers(path: Path, ports: list[int]) -> None:
+    path.write_text("".join(f"{LOOPBACK}:{port}\n" for port in ports), encoding="utf-8")
+
+
+def free_ports(count: int, rng: random.Random, among: range | None = None) -> list[int]:
+    """Ports on which nobody listens now, drawn from `among`.
+
+    By default they lie below the kernel's range for outgoing connections. Otherwise a node that dials early could be
+    given the port on which a later node is about to listen.
+    """
+    candidates = among or range(FIRST_PORT, max(_first_outgoing_port(), FIRST_PORT + 1000))
+    found: set[int] = set()
+    for _ in range(TRIES_PER_PORT * count):
+        port = rng.choice(candidates)
+        if port not in found and _is_free(port):
+            found.add(port)
+        if len(found) == count:
+            return sorted(found)
+    raise ConfigError(f"nodes: {count}: found only {len(found)} free ports on {LOOPBACK}; use fewer nodes")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # The nodes set it too, so a port in TIME_WAIT counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def _first_outgoing_port() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32_768

@@ -6,7 +6,6 @@
 import asyncio
 import io
 import random
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -27,6 +26,7 @@ from typing import Any, Protocol, TextIO
 from ringwide.errors import ConfigError, RingwideError, require_torch
 from ringwide.experiment import summary
 from ringwide.experiment.config import ExperimentConfig
+from ringwide.experiment.find_peers import free_ports, write_peers
 from ringwide.experiment.fleet import Command, FleetEnding, NodeFailed, StartNode, name_of_signal, run_fleet
 from ringwide.experiment.forkserver import Task
 from ringwide.experiment.node_messages import decode
@@ -46,9 +46,6 @@ from ringwide.experiment.stop_signals import ENDED_BY_SIGNAL, StopSignals, stop_
 from ringwide.experiment.sweep import Variant, load_variants, write_document
 from ringwide.experiment.view import LOOK_EVERY_SECONDS, View, view_for
 
-LOOPBACK = "127.0.0.1"
-FIRST_PORT = 10_000
-TRIES_PER_PORT = 100
 STOPPING = "stopping after this step, then writing the report; a second signal ends all nodes at once"
 ENDING = "ending the nodes, which have not begun to train"
 UNREAD = "nobody read its output"
@@ -360,42 +357,3 @@ def node_command(launch: Launch, directory: Path, peers: Path, rank: int) -> Com
     import_from = [str(launch.experiment.resolve().parent), str(Path.cwd())]
     task = Task("ringwide.node", arguments, import_from, title=f"ringwide-{rank}")
     return Command(task, directory / f"node-{rank}.stderr.log")
-
-
-def write_peers(path: Path, ports: list[int]) -> None:
-    path.write_text("".join(f"{LOOPBACK}:{port}\n" for port in ports), encoding="utf-8")
-
-
-def free_ports(count: int, rng: random.Random, among: range | None = None) -> list[int]:
-    """Ports on which nobody listens now, drawn from `among`.
-
-    By default they lie below the kernel's range for outgoing connections. Otherwise a node that dials early could be
-    given the port on which a later node is about to listen.
-    """
-    candidates = among or range(FIRST_PORT, max(_first_outgoing_port(), FIRST_PORT + 1000))
-    found: set[int] = set()
-    for _ in range(TRIES_PER_PORT * count):
-        port = rng.choice(candidates)
-        if port not in found and _is_free(port):
-            found.add(port)
-        if len(found) == count:
-            return sorted(found)
-    raise ConfigError(f"nodes: {count}: found only {len(found)} free ports on {LOOPBACK}; use fewer nodes")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # The nodes set it too, so a port in TIME_WAIT counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
-
-
-def _first_outgoing_port() -> int:
-    try:
-        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return 32_768

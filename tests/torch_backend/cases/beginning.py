@@ -8,7 +8,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from tests.torch_backend.world import Family, World, same
 
-from ringwide.experiment.launch import LOOPBACK, free_ports
+from ringwide.experiment.find_peers import LOOPBACK, free_ports
 
 FAMILY = Family("beginning")
 ONCE_MORE = Family("beginning again")  # played last, when much has been made that was never destroyed

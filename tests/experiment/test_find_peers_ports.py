@@ -6,8 +6,8 @@ import pytest
 
 from ringwide.bootstrap.peers import load_peers
 from ringwide.errors import ConfigError
-from ringwide.experiment import launch
-from ringwide.experiment.launch import LOOPBACK, free_ports, write_peers
+from ringwide.experiment import find_peers
+from ringwide.experiment.find_peers import LOOPBACK, free_ports, write_peers
 
 
 def test_ports_differ_and_stay_below_those_of_outgoing_connections() -> None:
@@ -21,16 +21,16 @@ def test_a_port_in_use_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
         taken.bind((LOOPBACK, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        monkeypatch.setattr(launch, "FIRST_PORT", port)
-        monkeypatch.setattr(launch, "_first_outgoing_port", lambda: 0)
+        monkeypatch.setattr(find_peers, "FIRST_PORT", port)
+        monkeypatch.setattr(find_peers, "_first_outgoing_port", lambda: 0)
         assert port not in free_ports(20, random.Random(1))
-        assert not launch._is_free(port)
+        assert not find_peers._is_free(port)
 
 
 def test_too_few_free_ports_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_is_free", lambda port: port == 10_007)
-    monkeypatch.setattr(launch, "TRIES_PER_PORT", 20_000)
-    monkeypatch.setattr(launch, "_first_outgoing_port", lambda: 0)
+    monkeypatch.setattr(find_peers, "_is_free", lambda port: port == 10_007)
+    monkeypatch.setattr(find_peers, "TRIES_PER_PORT", 20_000)
+    monkeypatch.setattr(find_peers, "_first_outgoing_port", lambda: 0)
     with pytest.raises(ConfigError, match="nodes: 2: found only 1 free ports"):
         free_ports(2, random.Random(1))
 
