@@ -28,7 +28,7 @@ from local_ring import error_of, free_peers
 from ringwide import RingConfig
 from ringwide.bootstrap import form_ring
 
-pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("nothing_left_behind", "silent_ones_are_seen")
 
 
 async def member(rank: int, peers: list[str], **settings: Any) -> list[int]:

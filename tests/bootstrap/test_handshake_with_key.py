@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,18 @@ async def test_a_dialer_made_by_hand_from_the_document_is_let_in(padding: int, k
     assert isinstance(await error_of(listener), ringwide.PeerLost), "it was let in, and then it went"
 
 
-async def say_hello(streams: Streams, peers: list[str], key_file: Path, *, of: bytes) -> tuple[int, bytes]:
+async def nothing() -> None:
+    pass
+
+
+async def say_hello(
+    streams: Streams,
+    peers: list[str],
+    key_file: Path,
+    *,
+    of: bytes,
+    before_hello: Callable[[], Awaitable[None]] = nothing,
+) -> tuple[int, bytes]:
     """The dialer's side, by hand: CHALLENGE, HELLO, and what comes back, whose proof is checked."""
     reader, writer = streams
     asked, said = of, json.dumps(fields(peers)).encode()
@@ -106,6 +117,7 @@ async def say_hello(streams: Streams, peers: list[str], key_file: Path, *, of: b
     spoken = [asked, b"0", b"the listener asks back", nonce]
     assert their_proof == proof(key_file, *spoken)
     spoken += [b"the dialer introduces itself", said]
+    await before_hello()
     writer.write(frame(HELLO, said + proof(key_file, *spoken)))
     _, kind, answer = await read_words(reader)
     spoken += [b"the listener lets the dialer in" if kind == WELCOME else b"the listener turns the dialer away"]

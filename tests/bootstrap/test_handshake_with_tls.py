@@ -15,7 +15,7 @@ from local_ring import free_peers
 from ringwide.bootstrap import accept
 from transport.certificates import Authority
 
-pytestmark = pytest.mark.usefixtures("nothing_left_behind", "start_ends_after_some_tries")
+pytestmark = pytest.mark.usefixtures("nothing_left_behind", "start_ends_after_some_tries", "silent_ones_are_seen")
 
 
 @pytest.fixture

@@ -158,6 +158,25 @@ async def test_two_of_the_same_authority_meet_in_tls_1_3() -> None:
         assert wire._session.getpeercert()["subject"] == ((("commonName", "a rank"),),)  # type: ignore[index]
 
 
+async def test_a_listener_notes_what_a_dialer_has_answered() -> None:
+    """Its first message, and that the handshake is over; bytes that mean nothing to TLS do not count."""
+    answers: list[None] = []
+    with tcp_pair() as (here, there):
+        listening = tls_handshake(
+            there, own_contexts().listening, server_side=True, on_answer=lambda: answers.append(None)
+        )
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.gather(tls_handshake(here, own_contexts().dialing, server_side=False), listening)
+    assert len(answers) == 2
+    with tcp_pair() as (here, there):
+        here.send(b"GET / HTTP/1.1\r\n\r\n")
+        with pytest.raises(ConnectionAbortedError):
+            await tls_handshake(
+                there, own_contexts().listening, server_side=True, on_answer=lambda: answers.append(None)
+            )
+    assert len(answers) == 2
+
+
 async def test_a_dialer_of_another_authority_is_refused(files: Files) -> None:
     dialing = contexts_of(files).dialing
     dialing.verify_mode = ssl.CERT_NONE

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from ringwide.bootstrap.accept import Acceptor, RefusedConnections, pause_after
+from ringwide.bootstrap.accept import Acceptor, OnAnswer, RefusedConnections, pause_after
 from ringwide.bootstrap.dial import DialTarget, NoUnixSocket, connect, resolve
 from ringwide.bootstrap.handshake import Handshaken, HandshakeTerms, Refused, initiate, respond
 from ringwide.bootstrap.listen import unresolvable
@@ -143,7 +143,7 @@ class RingFormation:
 
     # -- the listener
 
-    async def _respond(self, sock: socket.socket) -> None:
+    async def _respond(self, sock: socket.socket, on_answer: OnAnswer) -> None:
         """Do the listener's handshake. Unknown bytes, or a connection that breaks, cost only that connection."""
         sock.setblocking(False)
         host, nonce = host_of(sock), os.urandom(NONCE_BYTES)
@@ -153,7 +153,7 @@ class RingFormation:
             return
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                channel = UntrustedConnection(await self._wire(sock, dialed=False))
+                channel = UntrustedConnection(await self._wire(sock, dialed=False, on_answer=on_answer), on_answer)
                 object_to = functools.partial(self._object_to, host, transport_of(sock))
                 outcome = await respond(channel, self._terms, object_to=object_to, nonce=nonce)
         except ConnectionAbortedError as error:
@@ -282,12 +282,12 @@ class RingFormation:
 
     # -- both
 
-    async def _wire(self, sock: socket.socket, *, dialed: bool) -> Wire:
+    async def _wire(self, sock: socket.socket, *, dialed: bool, on_answer: OnAnswer = lambda: None) -> Wire:
         tls = self._terms.protection.tls
         if tls is None:
             return PlainWire(sock)
         context = tls.dialing if dialed else tls.listening
-        return await tls_handshake(sock, context, server_side=not dialed, on_cost=self._note_cost)
+        return await tls_handshake(sock, context, server_side=not dialed, on_cost=self._note_cost, on_answer=on_answer)
 
     def _note_cost(self, seconds: float) -> None:
         self._costliest_seconds = max(self._costliest_seconds, seconds)

@@ -242,6 +242,7 @@ async def _respond_with_key(
     if received.kind != FrameKind.CHALLENGE:
         raise Unproven("it does not ask for a proof, nor give one: was it started without key_file?")
     challenge = read_challenge(received.body)
+    channel.on_answer()
     opened = terms.open_transcript(secret, received.body, terms.rank)
     asked = await _send(channel, FrameKind.CHALLENGE, nonce.hex().encode(), opened)
     try:
@@ -261,6 +262,7 @@ async def _admit(
     theirs: Hello,
     transcript: Transcript | None,
 ) -> Handshaken | Refused:
+    channel.on_answer()
     mine = terms.hello(theirs.lane, channel)
     difference = differences(dialer=theirs, listener=mine) or object_to(theirs)
     if difference is not None:

@@ -37,10 +37,13 @@ class HandshakeFrame(NamedTuple):
 
 
 class UntrustedConnection:
-    """One connection during its handshake. It never reads beyond the handshake."""
+    """One connection during its handshake. It never reads beyond the handshake.
 
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
+    `on_answer` is called by the handshake after each valid message, though its sender may still be anybody.
+    """
+
+    def __init__(self, wire: Wire, on_answer: Callable[[], None] = lambda: None) -> None:
+        self.wire, self.on_answer = wire, on_answer
         self._bytes_left = HANDSHAKE_BYTES
 
     @property

@@ -116,11 +116,17 @@ def why_not_private(found: os.stat_result, path: Path, *, group_of_root: bool = 
 
 
 async def tls_handshake(
-    sock: Socket, context: ssl.SSLContext, *, server_side: bool, on_cost: Callable[[float], None] = lambda _: None
+    sock: Socket,
+    context: ssl.SSLContext,
+    *,
+    server_side: bool,
+    on_cost: Callable[[float], None] = lambda _: None,
+    on_answer: Callable[[], None] = lambda: None,
 ) -> "TlsWire":
     """Do the handshake on a non-blocking socket. `OSError` if it fails; the caller closes the socket.
 
-    `on_cost` is called after each step with the CPU seconds that the handshake has taken so far.
+    `on_cost` is called after each step with the CPU seconds that the handshake has taken so far, `on_answer` when the
+    other end has sent something to which TLS has an answer, and at the end.
     """
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     session = context.wrap_bio(incoming, outgoing, server_side=server_side)
@@ -130,10 +136,12 @@ async def tls_handshake(
         failure, done = _step(session)
         cost += time.thread_time() - began
         on_cost(cost)
-        if outgoing.pending:
+        if answers := outgoing.pending > 0:
             await loop.sock_sendall(sock, outgoing.read())  # also if it failed: the peer is told why
         if failure is not None:
             raise ConnectionAbortedError(f"the TLS handshake failed: {_reason(failure)}") from failure
+        if done or answers:
+            on_answer()
         if done:
             return TlsWire(sock, session, incoming, outgoing)
         received = await loop.sock_recv(sock, _HANDSHAKE_READ_BYTES)
