@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from bootstrap.raw_clients import (
 )
 from bootstrap.test_form_ring import formed_ring, member, outcomes_of
 from local_ring import error_of, free_peers
+from ringwide.bootstrap.protection import make_key_file
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 NONCE = "5a" * 32
@@ -38,15 +40,22 @@ pytestmark = pytest.mark.usefixtures("nothing_left_behind", "start_ends_after_so
 
 def proof(key_file: Path, *parts: bytes, run_id: bytes = b"", version: int = VERSION) -> bytes:
     """As docs/wire.md has it, made by hand."""
+    return signed(key_file, b"proof", b"ringwide handshake", bytes([version]), run_id, *parts)
+
+
+def signed(key_file: Path, *parts: bytes) -> bytes:
     key = bytes.fromhex(key_file.read_text().split()[1])
-    signed = [b"proof", b"ringwide handshake", bytes([version]), run_id, *parts]
-    return (
-        hmac.digest(key, b"".join(len(part).to_bytes(4, "little") + part for part in signed), "sha256").hex().encode()
-    )
+    return hmac.digest(key, b"".join(len(part).to_bytes(4, "little") + part for part in parts), "sha256").hex().encode()
 
 
-def challenge(rank: int = 1, *, size: int = 2, lane: int = 0, nonce: str = NONCE) -> bytes:
-    return json.dumps({"rank": rank, "size": size, "lane": lane, "nonce": nonce}).encode()
+def tag(key_file: Path, nonce: str = NONCE) -> str:
+    """As docs/wire.md has it, made by hand."""
+    return signed(key_file, b"key", b"ringwide handshake", bytes([VERSION]), nonce.encode())[:16].decode()
+
+
+def challenge(rank: int = 1, *, size: int = 2, lane: int = 0, nonce: str = NONCE, keys: str = "a5" * 8) -> bytes:
+    """Tags of keys only help a listener that has several to choose one."""
+    return json.dumps({"rank": rank, "size": size, "lane": lane, "nonce": nonce, "keys": keys}).encode()
 
 
 def fields(peers: list[str], **changes: Any) -> dict[str, Any]:
@@ -95,6 +104,25 @@ async def test_a_dialer_made_by_hand_from_the_document_is_let_in(padding: int, k
     assert isinstance(await error_of(listener), ringwide.PeerLost), "it was let in, and then it went"
 
 
+async def test_a_listener_with_two_keys_takes_the_one_that_the_dialer_names(
+    key_file: Path, other_key_file: Path
+) -> None:
+    peers, both = free_peers(2), joined(key_file, other_key_file)
+    listener = asyncio.create_task(member(0, peers, key_file=both))
+    async with visiting(peers[0]) as streams:
+        kind, _ = await say_hello(streams, peers, other_key_file, of=challenge(keys=tag(other_key_file)))
+        assert kind == WELCOME
+    assert isinstance(await error_of(listener), ringwide.PeerLost), "it was let in, and then it went"
+
+
+def joined(*files: Path) -> Path:
+    """A key file with the keys of all of these, in this order."""
+    path = files[0].with_name("+".join(file.stem for file in files))
+    path.touch(0o600)
+    path.write_text("".join(file.read_text() for file in files))
+    return path
+
+
 async def nothing() -> None:
     pass
 
@@ -140,6 +168,39 @@ async def test_what_two_with_the_key_disagree_on_is_named_on_both_sides(
         (field, ours, theirs),
         (field, theirs, ours),
     ]
+
+
+# -- those who change their key: old, old+new, new+old, new
+
+
+STEPS = ("old", "old+new", "new+old", "new")
+
+
+@pytest.mark.parametrize("encrypt", [False, True])
+@pytest.mark.parametrize(("one", "other"), [pair for pair in product(STEPS, STEPS) if {*pair} != {"old", "new"}])
+async def test_ranks_at_different_steps_of_a_change_connect(
+    one: str, other: str, encrypt: bool, key_file: Path, other_key_file: Path
+) -> None:
+    files, peers = step_files(key_file, other_key_file), free_peers(2)
+    members = [member(rank, peers, key_file=files[step], encrypt=encrypt) for rank, step in enumerate((one, other))]
+    assert await outcomes_of(*members) == [[0, 1]] * 2
+
+
+@pytest.mark.parametrize(("one", "other"), [("old", "new"), ("new", "old"), ("old+new", "third"), ("third", "new+old")])
+async def test_ranks_without_a_common_key_do_not_connect(
+    one: str, other: str, key_file: Path, other_key_file: Path, tmp_path: Path
+) -> None:
+    make_key_file(tmp_path / "third")
+    files, peers = {**step_files(key_file, other_key_file), "third": tmp_path / "third"}, free_peers(2)
+    _, dialer = await both_refused(
+        member(0, peers, key_file=files[one], start_timeout_seconds=START_SECONDS),
+        member(1, peers, key_file=files[other], start_timeout_seconds=START_SECONDS),
+    )
+    assert "it does not prove that it has our key: was it started with another key_file or run_id?" in dialer
+
+
+def step_files(old: Path, new: Path) -> dict[str, Path]:
+    return {"old": old, "old+new": joined(old, new), "new+old": joined(new, old), "new": new}
 
 
 # -- those who are started with another key, or none

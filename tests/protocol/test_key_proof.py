@@ -19,15 +19,17 @@ from ringwide.protocol.key_proof import (
     Statement,
     Transcript,
     begin,
+    choose_key,
     find_prover,
     proven_frame,
     read_challenge,
     read_proven,
+    tags_of,
 )
 
 KEY = bytes(range(32))
-NONCE = "5a" * 32
-CHALLENGE = Challenge(rank=1, size=4, lane=0, nonce=NONCE)
+NONCE, TAG = "5a" * 32, "a5" * 8
+CHALLENGE = Challenge(rank=1, size=4, lane=0, nonce=NONCE, keys=TAG)
 
 
 def transcript(
@@ -42,10 +44,11 @@ def transcript(
 OTHERS = {
     "key": transcript(key=bytes(32)),
     "run id": transcript(run_id="monday"),
-    "dialer's rank": transcript(challenge=Challenge(2, 4, 0, NONCE)),
-    "size": transcript(challenge=Challenge(1, 5, 0, NONCE)),
-    "lane": transcript(challenge=Challenge(1, 4, 1, NONCE)),
-    "dialer's random bytes": transcript(challenge=Challenge(1, 4, 0, "00" * 32)),
+    "dialer's rank": transcript(challenge=Challenge(2, 4, 0, NONCE, TAG)),
+    "size": transcript(challenge=Challenge(1, 5, 0, NONCE, TAG)),
+    "lane": transcript(challenge=Challenge(1, 4, 1, NONCE, TAG)),
+    "dialer's random bytes": transcript(challenge=Challenge(1, 4, 0, "00" * 32, TAG)),
+    "dialer's keys": transcript(challenge=Challenge(1, 4, 0, NONCE, 2 * TAG)),
     "listener's rank": transcript(listener=1),
     "listener's random bytes": transcript(nonce="11" * 32),
     "roles": begin(Secret(KEY), run_id="", challenge=CHALLENGE.body(), listener=0).after(Statement.HELLO, b"00" * 32),
@@ -98,6 +101,41 @@ def test_who_answers_at_a_wrong_address_is_found_out() -> None:
     assert find_prover(opened, b"00" * 32, transcript(key=bytes(32)).proof()) is None
 
 
+# -- several keys
+
+
+OLD, NEW, THIRD = Secret(KEY), Secret(bytes(32)), Secret(bytes([1] * 32))
+
+
+def asked_with(*secrets: Secret, nonce: str = NONCE) -> Challenge:
+    return Challenge(1, 4, 0, nonce, tags_of(secrets, nonce))
+
+
+@pytest.mark.parametrize(
+    ("listener", "dialer", "chosen"),
+    [
+        ((OLD,), (OLD,), OLD),
+        ((OLD, NEW), (OLD,), OLD),
+        ((OLD, NEW), (NEW,), NEW),
+        ((OLD, NEW), (NEW, OLD), OLD),
+        ((NEW, OLD), (OLD, NEW), NEW),
+        ((NEW, OLD), (THIRD, OLD), OLD),
+        ((NEW, OLD), (THIRD,), NEW),
+    ],
+)
+def test_the_listener_takes_its_first_key_that_the_dialer_has(
+    listener: tuple[Secret, ...], dialer: tuple[Secret, ...], chosen: Secret
+) -> None:
+    assert choose_key(listener, read_challenge(asked_with(*dialer).body())) is chosen
+
+
+def test_tags_do_not_show_that_two_connections_have_the_same_key() -> None:
+    one, other = asked_with(OLD, NEW), asked_with(OLD, NEW, nonce="00" * 32)
+    tags = {keys[start : start + 16] for keys in (one.keys, other.keys) for start in (0, 16)}
+    assert len(tags) == 4
+    assert not any(tag in transcript().proof().hex() for tag in tags)
+
+
 # -- the key stays where it is
 
 
@@ -143,11 +181,12 @@ def test_garbage_is_a_protocol_error_and_nothing_else(garbage: bytes) -> None:
         *({"size": value} for value in (0, 2**15 + 1)),
         *({"lane": value} for value in (-1, 257, 1.0)),
         *({"nonce": value} for value in ("", "5a" * 31, "5a" * 33, "zz" * 32, "5a " * 32, "é" * 64, 5)),
+        *({"keys": value} for value in ("", "a5" * 7, "a5" * 9, 5 * TAG, "zz" * 8, "é" * 16, [TAG], None)),
         {"more": 1},
     ],
 )
 def test_an_impossible_challenge_is_refused(change: dict[str, Any]) -> None:
-    fields = {"rank": 1, "size": 4, "lane": 0, "nonce": NONCE} | change
+    fields = {"rank": 1, "size": 4, "lane": 0, "nonce": NONCE, "keys": TAG} | change
     with pytest.raises(RemoteProtocolError):
         read_challenge(json.dumps(fields).encode())
 

@@ -237,7 +237,7 @@ class RingFormation:
     def _why_it_hangs_up(self) -> str:
         if self._terms.protection.tls is not None:
             return f"it hangs up: {_OTHER_TLS}"
-        if self._terms.protection.secret is None:
+        if not self._terms.protection.secrets:
             return "it hangs up without an answer: was it started with key_file or tls, and this rank without?"
         return "it hangs up without a proof that it has our key: is it a rank of this ring, and of this version?"
 

@@ -41,10 +41,12 @@ from ringwide.protocol.key_proof import (
     Statement,
     Transcript,
     begin,
+    choose_key,
     find_prover,
     proven_frame,
     read_challenge,
     read_proven,
+    tags_of,
 )
 from ringwide.transport.aead_wire import EncryptedWire
 from ringwide.transport.shm_arena import ArenaReader, ArenaShape, ArenaWriter
@@ -162,9 +164,9 @@ async def initiate(
     channel: UntrustedConnection, terms: HandshakeTerms, *, peer: int, address: Address, lane: int, nonce: bytes
 ) -> Handshaken | Refused:
     """Do the dialer's handshake with the expected `peer`. `nonce` must be fresh and random."""
-    mine, secret, transcript = terms.hello(lane, channel), terms.protection.secret, None
-    if secret is not None:
-        transcript = await _ask_for_proof(channel, terms, secret, peer, lane, nonce)
+    mine, transcript = terms.hello(lane, channel), None
+    if terms.protection.secrets:
+        transcript = await _ask_for_proof(channel, terms, peer, lane, nonce)
     transcript = await _send(channel, FrameKind.HELLO, mine.body(), transcript)
     try:
         received = await channel.receive()
@@ -190,21 +192,24 @@ def _swapped(difference: Difference, transcript: Transcript | None, error: Other
 
 
 async def _ask_for_proof(
-    channel: UntrustedConnection, terms: HandshakeTerms, secret: Secret, peer: int, lane: int, nonce: bytes
+    channel: UntrustedConnection, terms: HandshakeTerms, peer: int, lane: int, nonce: bytes
 ) -> Transcript:
-    challenge = Challenge(terms.rank, terms.size, lane, nonce.hex()).body()
+    secrets = terms.protection.secrets
+    challenge = Challenge(terms.rank, terms.size, lane, nonce.hex(), tags_of(secrets, nonce.hex())).body()
     await channel.send(handshake_frame(FrameKind.CHALLENGE, challenge))
     received = await channel.receive()
     if received.kind != FrameKind.CHALLENGE:
         raise Unproven("it does not prove that it has our key: was it started without key_file?")
     answer, proof = read_proven(received.body)
-    transcript = terms.open_transcript(secret, challenge, peer).after(Statement.CHALLENGE, answer)
-    if transcript.accepts(proof):
-        return transcript
+    for secret in secrets:  # the listener has chosen one of them
+        transcript = terms.open_transcript(secret, challenge, peer).after(Statement.CHALLENGE, answer)
+        if transcript.accepts(proof):
+            return transcript
     # Nothing more is sent to it. But a rank of this ring at the address of another is worth an error that says so.
-    other = find_prover([terms.open_transcript(secret, challenge, rank) for rank in range(terms.size)], answer, proof)
-    if other is not None:
-        raise Unproven(f"it proves to be rank {other}: is the peers file right, and was each rank started once?")
+    for secret in secrets:
+        opened = [terms.open_transcript(secret, challenge, rank) for rank in range(terms.size)]
+        if (other := find_prover(opened, answer, proof)) is not None:
+            raise Unproven(f"it proves to be rank {other}: is the peers file right, and was each rank started once?")
     raise Unproven("it does not prove that it has our key: was it started with another key_file or run_id?")
 
 
@@ -215,10 +220,9 @@ async def respond(
     channel: UntrustedConnection, terms: HandshakeTerms, *, object_to: ObjectTo, nonce: bytes
 ) -> Handshaken | Refused:
     """Do the listener's handshake. `nonce` must be fresh and random."""
-    secret = terms.protection.secret
-    if secret is None:
+    if not terms.protection.secrets:
         return await _respond_without_key(channel, terms, object_to)
-    return await _respond_with_key(channel, terms, secret, object_to, nonce)
+    return await _respond_with_key(channel, terms, object_to, nonce)
 
 
 async def _respond_without_key(
@@ -236,14 +240,14 @@ async def _respond_without_key(
 
 
 async def _respond_with_key(
-    channel: UntrustedConnection, terms: HandshakeTerms, secret: Secret, object_to: ObjectTo, nonce: bytes
+    channel: UntrustedConnection, terms: HandshakeTerms, object_to: ObjectTo, nonce: bytes
 ) -> Handshaken | Refused:
     received = await channel.receive()
     if received.kind != FrameKind.CHALLENGE:
         raise Unproven("it does not ask for a proof, nor give one: was it started without key_file?")
     challenge = read_challenge(received.body)
     channel.on_answer()
-    opened = terms.open_transcript(secret, received.body, terms.rank)
+    opened = terms.open_transcript(choose_key(terms.protection.secrets, challenge), received.body, terms.rank)
     asked = await _send(channel, FrameKind.CHALLENGE, nonce.hex().encode(), opened)
     try:
         body, transcript = _verified(await channel.receive(), (FrameKind.HELLO,), asked)

@@ -26,7 +26,7 @@ from ringwide.bootstrap.protection import (
     Protection,
     concealed,
     file_named,
-    load_key,
+    load_keys,
     refuse_keys,
 )
 from ringwide.bootstrap.protection import VARIABLE as KEY_VARIABLE
@@ -214,7 +214,7 @@ class RingConfig(Settings):
     key_file: Path | None = Field(
         default=None,
         description="The key that all ranks share, made by `ringwide keygen`; by default the file that the variable "
-        "RINGWIDE_KEY_FILE names.",
+        "RINGWIDE_KEY_FILE names. Several lines, each with a key: any of them will do.",
     )
     encrypt: bool = Field(default=False, description="Encrypt every frame with keys that come from key_file.")
     tls: TlsFiles | None = Field(
@@ -311,7 +311,7 @@ class RingConfig(Settings):
         if self.encrypt:
             cipher(bytes(KEY_BYTES))  # fails now, not in the handshake, if the package is missing
         return Protection(
-            secret=None if name is None else load_key(file_named(name, origin=origin), origin=origin),
+            secrets=() if name is None else load_keys(file_named(name, origin=origin), origin=origin),
             encrypt=self.encrypt,
             tls=None if self.tls is None else self.tls.load(),
             insecure=self._open_to_all()[0],

@@ -9,6 +9,9 @@ Rules:
 - A proof is an HMAC-SHA256 of all messages on this connection so far, of the sender's role, of both ranks, of the
   protocol's version and of the run's id. Both sides contribute random bytes, so a proof is worth nothing anywhere else:
   not for another connection, rank, lane or run, not in the other direction, not later.
+- While a key is changed, a rank has several. The dialer names its keys by tags, which only those who have them can read
+  and which are others for every connection. The listener takes the first of its own that the dialer has, and both use
+  that one until the end. All tags are covered by the proofs.
 - Proofs are compared in constant time. A message without a valid proof has no effect.
 - The keys of an encrypted connection are derived from the same messages, one for each direction.
 """
@@ -25,6 +28,9 @@ from ringwide.protocol.frame import VERSION, FrameKind
 from ringwide.protocol.handshake import LANES_LIMIT, RANKS_LIMIT, handshake_frame, read_object
 
 KEY_BYTES = NONCE_BYTES = PROOF_BYTES = 32
+KEYS_LIMIT = 4
+"""Most keys that a rank may have at a time."""
+_TAG_BYTES = 8  # it only helps to choose a key, and proves nothing
 _PROOF_TEXT_BYTES = 2 * PROOF_BYTES
 _PURPOSE = b"ringwide handshake"
 
@@ -70,9 +76,29 @@ class Challenge:
     size: int
     lane: int
     nonce: str
+    keys: str  # tags of the dialer's keys, one after the other
 
     def body(self) -> bytes:
         return json.dumps(asdict(self)).encode()
+
+
+def tags_of(secrets: Sequence[Secret], nonce: str) -> str:
+    """The dialer's keys as its challenge names them."""
+    return "".join(_tag(secret, nonce) for secret in secrets)
+
+
+def _tag(secret: Secret, nonce: str) -> str:
+    return secret.sign(b"key", _PURPOSE, bytes([VERSION]), nonce.encode())[:_TAG_BYTES].hex()
+
+
+def choose_key(secrets: Sequence[Secret], challenge: Challenge) -> Secret:
+    """The listener's choice: the first of its keys that the dialer has too, or the first if there is none.
+
+    In the second case its proof is not accepted, and so the dialer can tell its user why.
+    """
+    digits = 2 * _TAG_BYTES
+    theirs = {challenge.keys[start : start + digits] for start in range(0, len(challenge.keys), digits)}
+    return next((secret for secret in secrets if _tag(secret, challenge.nonce) in theirs), secrets[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +149,14 @@ def read_proven(payload: bytes) -> tuple[bytes, bytes]:
 
 def read_challenge(payload: bytes) -> Challenge:
     """A dialer's challenge from untrusted bytes, or an error that says what is wrong with them."""
-    challenge = Challenge(**read_object(payload, {"rank": int, "size": int, "lane": int, "nonce": str}))
+    challenge = Challenge(**read_object(payload, {"rank": int, "size": int, "lane": int, "nonce": str, "keys": str}))
     if not 0 <= challenge.rank < challenge.size <= RANKS_LIMIT or not 0 <= challenge.lane <= LANES_LIMIT:
         raise RemoteProtocolError("a challenge with an impossible rank, size or lane")
     _unhex(challenge.nonce.encode(errors="replace"), NONCE_BYTES)  # JSON can hold what UTF-8 cannot
+    tags = len(challenge.keys) // (2 * _TAG_BYTES)
+    if not 1 <= tags <= KEYS_LIMIT:
+        raise RemoteProtocolError(f"a challenge with {tags} keys, it must have 1 to {KEYS_LIMIT}")
+    _unhex(challenge.keys.encode(errors="replace"), tags * _TAG_BYTES)
     return challenge
 
 
