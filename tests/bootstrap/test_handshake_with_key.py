@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left_behind", "start_ends_after_so
 
 def proof(key_file: Path, *parts: bytes, run_id: bytes = b"", version: int = VERSION) -> bytes:
     """As docs/wire.md has it, made by hand."""
-    return signed(key_file, b"proof", b"ringwide handshake", bytes([version]), run_id, *parts)
+    return signed(key_file, b"proof", b"ringwide handshake", bytes([version]), run_id, b"", b"", *parts)
 
 
 def signed(key_file: Path, *parts: bytes) -> bytes:

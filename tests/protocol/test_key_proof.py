@@ -14,6 +14,8 @@ from ringwide.errors import RemoteProtocolError
 from ringwide.protocol import key_proof
 from ringwide.protocol.frame import HEADER_BYTES, FrameKind
 from ringwide.protocol.key_proof import (
+    WITHOUT_TLS,
+    Certificates,
     Challenge,
     Secret,
     Statement,
@@ -33,9 +35,14 @@ CHALLENGE = Challenge(rank=1, size=4, lane=0, nonce=NONCE, keys=TAG)
 
 
 def transcript(
-    key: bytes = KEY, run_id: str = "", challenge: Challenge = CHALLENGE, listener: int = 0, nonce: str = "00" * 32
+    key: bytes = KEY,
+    run_id: str = "",
+    challenge: Challenge = CHALLENGE,
+    listener: int = 0,
+    nonce: str = "00" * 32,
+    certificates: Certificates = WITHOUT_TLS,
 ) -> Transcript:
-    opened = begin(Secret(key), run_id=run_id, challenge=challenge.body(), listener=listener)
+    opened = begin(Secret(key), run_id=run_id, challenge=challenge.body(), listener=listener, certificates=certificates)
     return opened.after(Statement.CHALLENGE, nonce.encode())
 
 
@@ -49,6 +56,8 @@ OTHERS = {
     "lane": transcript(challenge=Challenge(1, 4, 1, NONCE, TAG)),
     "dialer's random bytes": transcript(challenge=Challenge(1, 4, 0, "00" * 32, TAG)),
     "dialer's keys": transcript(challenge=Challenge(1, 4, 0, NONCE, 2 * TAG)),
+    "dialer's certificate": transcript(certificates=Certificates(dialer=b"c" * 32)),
+    "listener's certificate": transcript(certificates=Certificates(listener=b"c" * 32)),
     "listener's rank": transcript(listener=1),
     "listener's random bytes": transcript(nonce="11" * 32),
     "roles": begin(Secret(KEY), run_id="", challenge=CHALLENGE.body(), listener=0).after(Statement.HELLO, b"00" * 32),

@@ -36,6 +36,8 @@ from ringwide.protocol.handshake import (
     read_hello,
 )
 from ringwide.protocol.key_proof import (
+    WITHOUT_TLS,
+    Certificates,
     Challenge,
     Secret,
     Statement,
@@ -51,6 +53,7 @@ from ringwide.protocol.key_proof import (
 from ringwide.transport.aead_wire import EncryptedWire
 from ringwide.transport.shm_arena import ArenaReader, ArenaShape, ArenaWriter
 from ringwide.transport.shm_lane import SharedWire
+from ringwide.transport.tls import TlsWire
 from ringwide.transport.wire import Wire
 
 _MARKER = b"\0"
@@ -137,8 +140,21 @@ class HandshakeTerms:
             return self.protection.checksum
         return channel.wire.plain and not self.protection.encrypt and not channel.same_host
 
-    def open_transcript(self, secret: Secret, challenge: bytes, listener: int) -> Transcript:
-        return begin(secret, run_id=self.protection.run_id, challenge=challenge, listener=listener)
+    def certificates(self, channel: UntrustedConnection, *, dialed: bool) -> Certificates:
+        """Both certificates, as this side has seen them."""
+        tls, wire = self.protection.tls, channel.wire
+        if tls is None:
+            return WITHOUT_TLS
+        if not isinstance(wire, TlsWire):
+            raise Unproven("it does not speak TLS")
+        ours, theirs = tls.certificate, wire.peer_certificate
+        return Certificates(ours, theirs) if dialed else Certificates(theirs, ours)
+
+    def open_transcript(
+        self, secret: Secret, challenge: bytes, listener: int, certificates: Certificates
+    ) -> Transcript:
+        run_id = self.protection.run_id
+        return begin(secret, run_id=run_id, challenge=challenge, listener=listener, certificates=certificates)
 
 
 class Handshaken(NamedTuple):
@@ -194,7 +210,7 @@ def _swapped(difference: Difference, transcript: Transcript | None, error: Other
 async def _ask_for_proof(
     channel: UntrustedConnection, terms: HandshakeTerms, peer: int, lane: int, nonce: bytes
 ) -> Transcript:
-    secrets = terms.protection.secrets
+    secrets, certificates = terms.protection.secrets, terms.certificates(channel, dialed=True)
     challenge = Challenge(terms.rank, terms.size, lane, nonce.hex(), tags_of(secrets, nonce.hex())).body()
     await channel.send(handshake_frame(FrameKind.CHALLENGE, challenge))
     received = await channel.receive()
@@ -202,12 +218,12 @@ async def _ask_for_proof(
         raise Unproven("it does not prove that it has our key: was it started without key_file?")
     answer, proof = read_proven(received.body)
     for secret in secrets:  # the listener has chosen one of them
-        transcript = terms.open_transcript(secret, challenge, peer).after(Statement.CHALLENGE, answer)
+        transcript = terms.open_transcript(secret, challenge, peer, certificates).after(Statement.CHALLENGE, answer)
         if transcript.accepts(proof):
             return transcript
     # Nothing more is sent to it. But a rank of this ring at the address of another is worth an error that says so.
     for secret in secrets:
-        opened = [terms.open_transcript(secret, challenge, rank) for rank in range(terms.size)]
+        opened = [terms.open_transcript(secret, challenge, rank, certificates) for rank in range(terms.size)]
         if (other := find_prover(opened, answer, proof)) is not None:
             raise Unproven(f"it proves to be rank {other}: is the peers file right, and was each rank started once?")
     raise Unproven("it does not prove that it has our key: was it started with another key_file or run_id?")
@@ -247,7 +263,8 @@ async def _respond_with_key(
         raise Unproven("it does not ask for a proof, nor give one: was it started without key_file?")
     challenge = read_challenge(received.body)
     channel.on_answer()
-    opened = terms.open_transcript(choose_key(terms.protection.secrets, challenge), received.body, terms.rank)
+    secret, certificates = choose_key(terms.protection.secrets, challenge), terms.certificates(channel, dialed=False)
+    opened = terms.open_transcript(secret, received.body, terms.rank, certificates)
     asked = await _send(channel, FrameKind.CHALLENGE, nonce.hex().encode(), opened)
     try:
         body, transcript = _verified(await channel.receive(), (FrameKind.HELLO,), asked)

@@ -7,8 +7,9 @@
 
 Rules:
 - A proof is an HMAC-SHA256 of all messages on this connection so far, of the sender's role, of both ranks, of the
-  protocol's version and of the run's id. Both sides contribute random bytes, so a proof is worth nothing anywhere else:
-  not for another connection, rank, lane or run, not in the other direction, not later.
+  protocol's version, of the run's id and, inside TLS, of both certificates: nobody with a certificate but without the
+  key can sit in between and pass the proofs on. Both sides contribute random bytes, so a proof is worth nothing
+  anywhere else: not for another connection, rank, lane or run, not in the other direction, not later.
 - While a key is changed, a rank has several. The dialer names its keys by tags, which only those who have them can read
   and which are others for every connection. The listener takes the first of its own that the dialer has, and both use
   that one until the end. All tags are covered by the proofs.
@@ -21,7 +22,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import VERSION, FrameKind
@@ -122,10 +123,22 @@ class Transcript:
         return self.secret.sign(b"dialer sends", *self.messages), self.secret.sign(b"listener sends", *self.messages)
 
 
-def begin(secret: Secret, *, run_id: str, challenge: bytes, listener: int) -> Transcript:
+class Certificates(NamedTuple):
+    """Digests of the certificates with which the two sides have met, as one side has seen them. Empty without TLS."""
+
+    dialer: bytes = b""
+    listener: bytes = b""
+
+
+WITHOUT_TLS = Certificates()
+
+
+def begin(
+    secret: Secret, *, run_id: str, challenge: bytes, listener: int, certificates: Certificates = WITHOUT_TLS
+) -> Transcript:
     """The transcript after the dialer's challenge, whose body names its rank. `listener` is the rank of the other."""
-    messages = (_PURPOSE, bytes([VERSION]), run_id.encode(errors="surrogatepass"), challenge, str(listener).encode())
-    return Transcript(secret, messages)
+    where = (_PURPOSE, bytes([VERSION]), run_id.encode(errors="surrogatepass"), *certificates)
+    return Transcript(secret, (*where, challenge, str(listener).encode()))
 
 
 def find_prover(opened: Sequence[Transcript], body: bytes, proof: bytes) -> int | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shlex
 import ssl
 import stat
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from socket import socket as Socket
 from typing import NoReturn, cast
@@ -22,6 +24,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_BUT_READING_GROUP = _OTHERS & ~stat.S_IRGRP
 _HANDSHAKE_READ_BYTES = 16 * 1024
 _RECEIVE_BYTES = 128 * 1024
+_CERTIFICATE = re.compile(f"{ssl.PEM_HEADER}.*?{ssl.PEM_FOOTER}", re.DOTALL)
 
 
 # -- contexts from files
@@ -33,6 +36,7 @@ class TlsContexts:
 
     dialing: ssl.SSLContext
     listening: ssl.SSLContext
+    certificate: bytes  # digest of this rank's own
 
 
 def tls_contexts(*, cert: Path, key: Path, ca: Path) -> TlsContexts:
@@ -48,7 +52,15 @@ def tls_contexts(*, cert: Path, key: Path, ca: Path) -> TlsContexts:
         context.verify_mode = ssl.CERT_REQUIRED
         _load_authority(context, ca)
         _load_certificate(context, cert, key)
-    return TlsContexts(dialing, listening)
+    return TlsContexts(dialing, listening, _digest_of_first(cert))
+
+
+def _digest_of_first(cert: Path) -> bytes:
+    """Digest of the first certificate in a file, which is the one that OpenSSL shows; those behind it vouch for it."""
+    found = _CERTIFICATE.search(cert.read_text("ascii", errors="replace"))
+    if found is None:
+        raise ConfigError(f"tls.cert: {cert} has no certificate in PEM")
+    return sha256(ssl.PEM_cert_to_DER_cert(found[0])).digest()
 
 
 def _check_readable(name: str, path: Path) -> None:
@@ -176,6 +188,11 @@ class TlsWire:
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._failure: Exception | None = None  # raised only after the good bytes before it were received
         self.more = True  # perhaps: a session says that it has no bytes only when asked for some
+
+    @property
+    def peer_certificate(self) -> bytes:
+        """Digest of the certificate that the other end has shown."""
+        return sha256(self._session.getpeercert(binary_form=True) or b"").digest()
 
     # -- sending
 
