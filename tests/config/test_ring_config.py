@@ -228,7 +228,7 @@ def test_each_setting_says_whether_ranks_must_agree_on_it_and_whether_bits_depen
 
 def test_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("cert", "key", "ca")}
-    with pytest.raises(ConfigError, match=r"tls\.cert: .*/cert cannot be read: No such file or directory"):
+    with pytest.raises(ConfigError, match=r"tls\.key: .*/key cannot be read: No such file or directory"):
         RingConfig(tls=files).load_protection()
 
 

@@ -41,7 +41,7 @@ class TlsContexts:
 
 def tls_contexts(*, cert: Path, key: Path, ca: Path) -> TlsContexts:
     """Contexts from PEM files. `ConfigError` names the file that is wrong."""
-    for name, path in (("cert", cert), ("key", key), ("ca", ca)):
+    for name, path in (("key", key), ("cert", cert), ("ca", ca)):
         _check_readable(name, path)
     listening = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     listening.num_tickets = 0  # sessions are never resumed
@@ -72,8 +72,9 @@ def _check_readable(name: str, path: Path) -> None:
     os.close(descriptor)
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"tls.{name}: {path} cannot be read: it is not a file")
-    if name == "key" and (problem := why_not_private(found, path, group_of_root=True)):
-        raise ConfigError(f"tls.key: {path} {problem}")
+    private = name == "key"  # the others are public, but whoever can change them decides who joins, or as whom
+    if problem := why_not_private(found, path, group_of_root=True) if private else _why_not_ours(found, path):
+        raise ConfigError(f"tls.{name}: {path} {problem}")
 
 
 def _load_authority(context: ssl.SSLContext, ca: Path) -> None:
@@ -120,6 +121,18 @@ def why_not_private(found: os.stat_result, path: Path, *, group_of_root: bool = 
         return (
             f"has mode {stat.S_IMODE(found.st_mode):04o}, so that others on this machine can use it; "
             f"keep it to yourself: chmod 600 {shlex.quote(str(path))}"
+        )
+    return None
+
+
+def _why_not_ours(found: os.stat_result, path: Path) -> str | None:
+    """Reason why others can change this file, and how to change that. None: only we or root can."""
+    if found.st_uid not in (os.geteuid(), _ROOT):
+        return f"belongs to another user ({found.st_uid}), who can change it; use a file of your own"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return (
+            f"has mode {stat.S_IMODE(found.st_mode):04o}, so that others on this machine can change it; "
+            f"let them read it at most: chmod go-w {shlex.quote(str(path))}"
         )
     return None
 
