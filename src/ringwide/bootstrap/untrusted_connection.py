@@ -10,7 +10,7 @@ from ringwide.bootstrap.unix_sockets import is_unix, peer_host
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, FrameKind, check_payload
 from ringwide.protocol.handshake import Difference, check_prefix, read_header
-from ringwide.transport.wire import Wire
+from ringwide.transport.wire import CutOff, Wire
 
 HANDSHAKE_BYTES = 4096
 """Most that either side may send before the handshake is over."""
@@ -89,6 +89,8 @@ class UntrustedConnection:
             except (BlockingIOError, InterruptedError):
                 await until_readable(self.wire.socket)
                 continue
+            except CutOff as error:
+                raise HungUp(str(error)) from error
             if not received:
                 raise HungUp("the connection ended in the middle of a handshake")
             filled += received
