@@ -25,9 +25,9 @@ def tls(tmp_path: Path) -> dict[str, Any]:
     return certificate(tmp_path / "ours", Authority())
 
 
-def certificate(directory: Path, authority: Authority) -> dict[str, Any]:
+def certificate(directory: Path, authority: Authority, *names: str) -> dict[str, Any]:
     directory.mkdir()
-    files = authority.files_in(directory)
+    files = authority.files_in(directory, *names)
     return {"cert": files.cert, "key": files.key, "ca": files.ca}
 
 
@@ -77,6 +77,53 @@ async def test_a_certificate_without_the_key_does_not_get_in_between(tmp_path: P
     assert all(isinstance(error, ringwide.StartTimeout | ringwide.PeerLeft) for error in errors), errors
     assert "it does not prove that it has our key" in str(errors[1])
     assert passed_on, "it was in between"
+
+
+# -- which certificate may be which rank
+
+
+@pytest.mark.parametrize("with_key", [False, True])
+async def test_certificates_with_the_names_of_their_ranks_form_a_ring(
+    with_key: bool, tmp_path: Path, key_file: Path
+) -> None:
+    authority, peers = Authority(), free_peers(2)
+    names = [("also.example", "A.example"), ("b.example",)]
+    settings = {"key_file": key_file} if with_key else {}
+    tls = [certificate(tmp_path / str(rank), authority, *names[rank]) for rank in range(2)]
+    members = [
+        member(rank, peers, tls={**tls[rank], "names": ["a.example", "b.example"]}, **settings) for rank in range(2)
+    ]
+    assert await outcomes_of(*members) == [[0, 1]] * 2
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+@pytest.mark.parametrize(("name", "shown"), [(("c.example",), "'c.example'"), ((), "no name")])
+async def test_a_certificate_with_another_name_is_turned_away(
+    wrong: int, name: tuple[str, ...], shown: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority, peers, names = Authority(), free_peers(2), ["a.example", "b.example"]
+    tls = [
+        certificate(tmp_path / str(rank), authority, *((names[rank],) if rank != wrong else name)) for rank in (0, 1)
+    ]
+    errors = await outcomes_of(
+        *(
+            member(rank, peers, tls={**tls[rank], "names": names}, start_timeout_seconds=START_SECONDS)
+            for rank in range(2)
+        )
+    )
+    assert all(isinstance(error, ringwide.StartTimeout | ringwide.PeerLeft) for error in errors), errors
+    sentence = f"its certificate is for {shown}, but that of rank {wrong} must be for '{names[wrong]}'"
+    assert len(warnings_with(caplog, sentence)) == 1
+    if wrong == 1:
+        assert "of another name than its tls.names has for us?" in str(errors[1])
+
+
+async def test_there_must_be_a_name_for_each_rank(tls: dict[str, Any]) -> None:
+    with pytest.raises(ringwide.ConfigError, match=r"tls\.names has 1 names, but the ring has 2 ranks: give one for"):
+        await member(0, free_peers(2), tls={**tls, "names": ["a.example"]})
+
+
+# -- what differs
 
 
 async def test_disagreements_are_named_under_tls_too(tls: dict[str, Any]) -> None:

@@ -40,6 +40,7 @@ _FAILED_TRIES = 3
 """A peer may hang up so often in a row before it is logged: it may just be starting or ending."""
 
 _OTHER_TLS = "was it started without tls, or with a certificate of another authority?"
+_OTHER_NAME = "is our certificate of another authority, or of another name than its tls.names has for us?"
 
 OnLane = Callable[[int, int, Wire, bool], None]
 """on_lane(peer, lane, wire, sealed): a connection is ready."""
@@ -236,7 +237,7 @@ class RingFormation:
 
     def _why_it_hangs_up(self) -> str:
         if self._terms.protection.tls is not None:
-            return f"it hangs up: {_OTHER_TLS}"
+            return f"it hangs up: {_OTHER_TLS if self._terms.protection.tls.names is None else _OTHER_NAME}"
         if not self._terms.protection.secrets:
             return "it hangs up without an answer: was it started with key_file or tls, and this rank without?"
         return "it hangs up without a proof that it has our key: is it a rank of this ring, and of this version?"

@@ -24,7 +24,7 @@ from ringwide.bootstrap.untrusted_connection import (
     UntrustedConnection,
     until_readable,
 )
-from ringwide.errors import RemoteProtocolError
+from ringwide.errors import ConfigError, RemoteProtocolError
 from ringwide.protocol.frame import FrameKind
 from ringwide.protocol.handshake import (
     Difference,
@@ -57,6 +57,7 @@ from ringwide.transport.tls import TlsWire
 from ringwide.transport.wire import Wire
 
 _MARKER = b"\0"
+_NAMES_SHOWN = 4
 _DESCRIPTORS = 2  # the memory and its eventfd
 
 
@@ -120,6 +121,13 @@ class HandshakeTerms:
     shape_for: Callable[[int], ArenaShape | None] = lambda _: None
     """Shape of the shared memory of a lane to a rank on this machine. None: it has none."""
 
+    def __post_init__(self) -> None:
+        names = None if self.protection.tls is None else self.protection.tls.names
+        if names is not None and len(names) != self.size:
+            raise ConfigError(
+                f"tls.names has {len(names)} names, but the ring has {self.size} ranks: give one for each"
+            )
+
     def hello(self, lane: int, channel: UntrustedConnection) -> Hello:
         settings, checksum = {**self.settings, **self._protection_settings()}, self._wants_checksum(channel)
         shares = not checksum and self._shares(lane, channel)
@@ -149,6 +157,17 @@ class HandshakeTerms:
             raise Unproven("it does not speak TLS")
         ours, theirs = tls.certificate, wire.peer_certificate
         return Certificates(ours, theirs) if dialed else Certificates(theirs, ours)
+
+    def check_name(self, channel: UntrustedConnection, rank: int) -> None:
+        """Refuse a certificate that is in order, but not of this rank."""
+        tls, wire = self.protection.tls, channel.wire
+        if tls is None or tls.names is None:
+            return
+        due = tls.names[rank] if rank < len(tls.names) else None
+        names = wire.peer_names if isinstance(wire, TlsWire) else []
+        if due is None or due.lower() not in [name.lower() for name in names]:
+            shown = ascii(", ".join(names[:_NAMES_SHOWN])) if names else "no name"
+            raise RemoteProtocolError(f"its certificate is for {shown}, but that of rank {rank} must be for {due!r}")
 
     def open_transcript(
         self, secret: Secret, challenge: bytes, listener: int, certificates: Certificates
@@ -180,6 +199,7 @@ async def initiate(
     channel: UntrustedConnection, terms: HandshakeTerms, *, peer: int, address: Address, lane: int, nonce: bytes
 ) -> Handshaken | Refused:
     """Do the dialer's handshake with the expected `peer`. `nonce` must be fresh and random."""
+    terms.check_name(channel, peer)
     mine, transcript = terms.hello(lane, channel), None
     if terms.protection.secrets:
         transcript = await _ask_for_proof(channel, terms, peer, lane, nonce)
@@ -283,6 +303,7 @@ async def _admit(
     theirs: Hello,
     transcript: Transcript | None,
 ) -> Handshaken | Refused:
+    terms.check_name(channel, theirs.rank)
     channel.on_answer()
     mine = terms.hello(theirs.lane, channel)
     difference = differences(dialer=theirs, listener=mine) or object_to(theirs)

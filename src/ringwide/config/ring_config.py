@@ -65,6 +65,9 @@ class TlsFiles(Settings):
     cert: Path = Field(description="This rank's certificate, good for both roles of a connection (PEM).")
     key: Path = Field(description="Its private key, without a passphrase, in a file that others cannot read (PEM).")
     ca: Path = Field(description="The certificate of the authority that signs those of all ranks (PEM).")
+    names: tuple[str, ...] | None = Field(
+        default=None, description="For each rank, in order, a subject alternative name that its certificate must have."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -73,8 +76,8 @@ class TlsFiles(Settings):
         return files
 
     def load(self) -> TlsContexts:
-        names = {"cert": self.cert, "key": self.key, "ca": self.ca}
-        return tls_contexts(**{name: file_named(str(file), origin=f"tls.{name}") for name, file in names.items()})
+        files = {name: file_named(str(getattr(self, name)), origin=f"tls.{name}") for name in ("cert", "key", "ca")}
+        return tls_contexts(**files, names=self.names)
 
 
 class RingConfig(Settings):
@@ -218,7 +221,8 @@ class RingConfig(Settings):
     )
     encrypt: bool = Field(default=False, description="Encrypt every frame with keys that come from key_file.")
     tls: TlsFiles | None = Field(
-        default=None, description="Mutual TLS 1.3: {cert, key, ca}, the files of this rank's certificate."
+        default=None,
+        description="Mutual TLS 1.3: {cert, key, ca}, files of this rank's certificate, and perhaps names.",
     )
     insecure: bool = Field(
         default=False,

@@ -37,9 +37,10 @@ class TlsContexts:
     dialing: ssl.SSLContext
     listening: ssl.SSLContext
     certificate: bytes  # digest of this rank's own
+    names: tuple[str, ...] | None = None  # for each rank, a name that its certificate must have
 
 
-def tls_contexts(*, cert: Path, key: Path, ca: Path) -> TlsContexts:
+def tls_contexts(*, cert: Path, key: Path, ca: Path, names: tuple[str, ...] | None = None) -> TlsContexts:
     """Contexts from PEM files. `ConfigError` names the file that is wrong."""
     for name, path in (("key", key), ("cert", cert), ("ca", ca)):
         _check_readable(name, path)
@@ -52,7 +53,7 @@ def tls_contexts(*, cert: Path, key: Path, ca: Path) -> TlsContexts:
         context.verify_mode = ssl.CERT_REQUIRED
         _load_authority(context, ca)
         _load_certificate(context, cert, key)
-    return TlsContexts(dialing, listening, _digest_of_first(cert))
+    return TlsContexts(dialing, listening, _digest_of_first(cert), names)
 
 
 def _digest_of_first(cert: Path) -> bytes:
@@ -206,6 +207,12 @@ class TlsWire:
     def peer_certificate(self) -> bytes:
         """Digest of the certificate that the other end has shown."""
         return sha256(self._session.getpeercert(binary_form=True) or b"").digest()
+
+    @property
+    def peer_names(self) -> list[str]:
+        """Names in the certificate that the other end has shown: the subject alternative names of every kind."""
+        shown = (self._session.getpeercert() or {}).get("subjectAltName", ())
+        return [str(name) for _, name in cast(Sequence[tuple[str, object]], shown)]
 
     # -- sending
 
