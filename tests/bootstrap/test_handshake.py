@@ -114,5 +114,5 @@ def test_the_longest_handshake_fits() -> None:
     )
     with Connected("10.0.0.1", "10.0.0.2") as sock:
         hello = terms.hello(255, UntrustedConnection(PlainWire(sock))).body()
-    challenge = Challenge(terms.rank, terms.size, 255, "0" * 2 * NONCE_BYTES, "0" * 16 * KEYS_LIMIT).body()
+    challenge = Challenge(terms.rank, terms.size, 255, "0" * 2 * NONCE_BYTES, "0" * 16 * KEYS_LIMIT, "0" * 64).body()
     assert 2 * HEADER_BYTES + len(challenge) + len(hello) + 2 * PROOF_BYTES <= HANDSHAKE_BYTES

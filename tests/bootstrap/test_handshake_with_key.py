@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from bootstrap.raw_clients import (
 from bootstrap.test_form_ring import formed_ring, member, outcomes_of
 from local_ring import error_of, free_peers
 from ringwide.bootstrap.protection import make_key_file
+from ringwide.protocol.key_proof import Transcript
+from ringwide.transport.aead_wire import EncryptedWire
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 NONCE = "5a" * 32
@@ -55,7 +58,9 @@ def tag(key_file: Path, nonce: str = NONCE) -> str:
 
 def challenge(rank: int = 1, *, size: int = 2, lane: int = 0, nonce: str = NONCE, keys: str = "a5" * 8) -> bytes:
     """Tags of keys only help a listener that has several to choose one."""
-    return json.dumps({"rank": rank, "size": size, "lane": lane, "nonce": nonce, "keys": keys}).encode()
+    return json.dumps(
+        {"rank": rank, "size": size, "lane": lane, "nonce": nonce, "keys": keys, "ephemeral": ""}
+    ).encode()
 
 
 def fields(peers: list[str], **changes: Any) -> dict[str, Any]:
@@ -168,6 +173,45 @@ async def test_what_two_with_the_key_disagree_on_is_named_on_both_sides(
         (field, ours, theirs),
         (field, theirs, ours),
     ]
+
+
+async def test_a_connection_recorded_cannot_be_decrypted_by_who_gets_the_key(
+    key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that can be computed from the key and the messages is computed, and none of it is a key that encrypts."""
+    used: set[bytes] = set()
+    known: set[bytes] = set()
+    make, keys = EncryptedWire.__init__, Transcript.keys
+
+    def noted(wire: EncryptedWire, sock: Any, send_key: bytes, receive_key: bytes) -> None:
+        used.update((send_key, receive_key))
+        make(wire, sock, send_key, receive_key)
+
+    def guessed(transcript: Transcript) -> tuple[bytes, bytes]:
+        known.update(keys(replace(transcript, exchanged=b"")))
+        known.update(transcript.secret.sign(label, *transcript.messages) for label in (b"dialer sends", b"keys"))
+        return keys(transcript)
+
+    monkeypatch.setattr(EncryptedWire, "__init__", noted)
+    monkeypatch.setattr(Transcript, "keys", guessed)
+    peers = free_peers(2)
+    assert (
+        await outcomes_of(*(member(rank, peers, key_file=key_file, encrypt=True) for rank in range(2))) == [[0, 1]] * 2
+    )
+    assert used
+    assert known
+    assert not used & known
+
+
+async def test_an_exchange_whose_result_everybody_knows_is_refused(key_file: Path) -> None:
+    """A public key of zeros, by hand and with a right proof: somebody has the key, but wants no secrecy."""
+    peers = free_peers(2)
+    listener = asyncio.create_task(member(0, peers, key_file=key_file, encrypt=True))
+    asked = json.dumps({**json.loads(challenge()), "ephemeral": "00" * 32}).encode()
+    async with visiting(peers[0]) as streams:
+        with pytest.raises(CUT_OFF):
+            await say_hello(streams, peers, key_file, of=asked)
+    assert await outcomes_of(listener, member(1, peers, key_file=key_file, encrypt=True)) == [[0, 1]] * 2
 
 
 # -- those who change their key: old, old+new, new+old, new

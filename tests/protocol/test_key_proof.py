@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -24,6 +25,7 @@ from ringwide.protocol.key_proof import (
     choose_key,
     find_prover,
     proven_frame,
+    read_answer,
     read_challenge,
     read_proven,
     tags_of,
@@ -31,7 +33,7 @@ from ringwide.protocol.key_proof import (
 
 KEY = bytes(range(32))
 NONCE, TAG = "5a" * 32, "a5" * 8
-CHALLENGE = Challenge(rank=1, size=4, lane=0, nonce=NONCE, keys=TAG)
+CHALLENGE = Challenge(rank=1, size=4, lane=0, nonce=NONCE, keys=TAG, ephemeral="")
 
 
 def transcript(
@@ -51,13 +53,14 @@ def transcript(
 OTHERS = {
     "key": transcript(key=bytes(32)),
     "run id": transcript(run_id="monday"),
-    "dialer's rank": transcript(challenge=Challenge(2, 4, 0, NONCE, TAG)),
-    "size": transcript(challenge=Challenge(1, 5, 0, NONCE, TAG)),
-    "lane": transcript(challenge=Challenge(1, 4, 1, NONCE, TAG)),
-    "dialer's random bytes": transcript(challenge=Challenge(1, 4, 0, "00" * 32, TAG)),
-    "dialer's keys": transcript(challenge=Challenge(1, 4, 0, NONCE, 2 * TAG)),
+    "dialer's rank": transcript(challenge=Challenge(2, 4, 0, NONCE, TAG, "")),
+    "size": transcript(challenge=Challenge(1, 5, 0, NONCE, TAG, "")),
+    "lane": transcript(challenge=Challenge(1, 4, 1, NONCE, TAG, "")),
+    "dialer's random bytes": transcript(challenge=Challenge(1, 4, 0, "00" * 32, TAG, "")),
+    "dialer's keys": transcript(challenge=Challenge(1, 4, 0, NONCE, 2 * TAG, "")),
     "dialer's certificate": transcript(certificates=Certificates(dialer=b"c" * 32)),
     "listener's certificate": transcript(certificates=Certificates(listener=b"c" * 32)),
+    "dialer's ephemeral key": transcript(challenge=Challenge(1, 4, 0, NONCE, TAG, "e5" * 32)),
     "listener's rank": transcript(listener=1),
     "listener's random bytes": transcript(nonce="11" * 32),
     "roles": begin(Secret(KEY), run_id="", challenge=CHALLENGE.body(), listener=0).after(Statement.HELLO, b"00" * 32),
@@ -71,6 +74,25 @@ OTHERS = {
 def test_both_sides_come_to_the_same_proof_and_keys() -> None:
     assert transcript().accepts(transcript().proof())
     assert transcript().keys() == transcript().keys()
+
+
+def test_what_encrypts_needs_the_exchange_and_not_only_the_key_and_all_messages() -> None:
+    one, other = (replace(transcript(), exchanged=bytes([n]) * 32) for n in (1, 2))
+    assert len({*one.keys(), *other.keys(), *transcript().keys()}) == 6
+    assert one.proof() == other.proof() == transcript().proof()
+    assert one.after(Statement.HELLO, b"{}").exchanged == one.exchanged
+    assert "exchanged" not in repr(one)
+
+
+@pytest.mark.parametrize(("answer", "ephemeral"), [(b"00" * 32, b""), (b"00" * 32 + b"e5" * 32, b"\xe5" * 32)])
+def test_the_public_key_of_a_listener_is_read(answer: bytes, ephemeral: bytes) -> None:
+    assert read_answer(answer) == ephemeral
+
+
+@pytest.mark.parametrize("answer", [b"", b"00" * 31, b"00" * 33, b"00" * 65, b"zz" * 64])
+def test_an_answer_of_another_shape_is_refused(answer: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read_answer(answer)
 
 
 @pytest.mark.parametrize("what", OTHERS)
@@ -117,7 +139,7 @@ OLD, NEW, THIRD = Secret(KEY), Secret(bytes(32)), Secret(bytes([1] * 32))
 
 
 def asked_with(*secrets: Secret, nonce: str = NONCE) -> Challenge:
-    return Challenge(1, 4, 0, nonce, tags_of(secrets, nonce))
+    return Challenge(1, 4, 0, nonce, tags_of(secrets, nonce), "")
 
 
 @pytest.mark.parametrize(
@@ -191,11 +213,12 @@ def test_garbage_is_a_protocol_error_and_nothing_else(garbage: bytes) -> None:
         *({"lane": value} for value in (-1, 257, 1.0)),
         *({"nonce": value} for value in ("", "5a" * 31, "5a" * 33, "zz" * 32, "5a " * 32, "é" * 64, 5)),
         *({"keys": value} for value in ("", "a5" * 7, "a5" * 9, 5 * TAG, "zz" * 8, "é" * 16, [TAG], None)),
+        *({"ephemeral": value} for value in ("a5" * 31, "a5" * 33, "zz" * 32, "é" * 64, None)),
         {"more": 1},
     ],
 )
 def test_an_impossible_challenge_is_refused(change: dict[str, Any]) -> None:
-    fields = {"rank": 1, "size": 4, "lane": 0, "nonce": NONCE, "keys": TAG} | change
+    fields = {"rank": 1, "size": 4, "lane": 0, "nonce": NONCE, "keys": TAG, "ephemeral": ""} | change
     with pytest.raises(RemoteProtocolError):
         read_challenge(json.dumps(fields).encode())
 

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringwide.errors import ConfigError, CorruptFrame
-from ringwide.transport.aead_wire import RECORD_LIMIT_BYTES, EncryptedWire
+from ringwide.errors import ConfigError, CorruptFrame, RemoteProtocolError
+from ringwide.transport.aead_wire import RECORD_LIMIT_BYTES, EncryptedWire, KeyExchange
 from ringwide.transport.wire import CutOff
 from transport.wire import SMALL_BUFFER_BYTES, pattern, tcp_pair
 
@@ -250,3 +250,19 @@ def test_keys_that_would_use_a_nonce_twice_or_are_too_short_are_a_mistake() -> N
             EncryptedWire(here, ONE, ONE)
         with pytest.raises(ValueError, match="a key of 16 bytes, it must have 32"):
             EncryptedWire(here, ONE[:16], OTHER)
+
+
+# The exchange
+
+
+def test_both_sides_of_an_exchange_know_the_same_and_no_other_does() -> None:
+    one, other, third = KeyExchange(), KeyExchange(), KeyExchange()
+    assert one.with_peer(other.public) == other.with_peer(one.public)
+    assert len({one.public, other.public, third.public}) == 3
+    assert third.with_peer(one.public) != one.with_peer(other.public)
+
+
+@pytest.mark.parametrize("public", [bytes(32), bytes([1] + [0] * 31), b"", bytes(31)])
+def test_a_public_key_without_a_secret_is_refused(public: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="with which no secret can be agreed on"):
+        KeyExchange().with_peer(public)

@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -46,11 +46,12 @@ from ringwide.protocol.key_proof import (
     choose_key,
     find_prover,
     proven_frame,
+    read_answer,
     read_challenge,
     read_proven,
     tags_of,
 )
-from ringwide.transport.aead_wire import EncryptedWire
+from ringwide.transport.aead_wire import EncryptedWire, KeyExchange
 from ringwide.transport.shm_arena import ArenaReader, ArenaShape, ArenaWriter
 from ringwide.transport.shm_lane import SharedWire
 from ringwide.transport.tls import TlsWire
@@ -231,7 +232,9 @@ async def _ask_for_proof(
     channel: UntrustedConnection, terms: HandshakeTerms, peer: int, lane: int, nonce: bytes
 ) -> Transcript:
     secrets, certificates = terms.protection.secrets, terms.certificates(channel, dialed=True)
-    challenge = Challenge(terms.rank, terms.size, lane, nonce.hex(), tags_of(secrets, nonce.hex())).body()
+    exchange = KeyExchange() if terms.protection.encrypt else None
+    ephemeral = "" if exchange is None else exchange.public.hex()
+    challenge = Challenge(terms.rank, terms.size, lane, nonce.hex(), tags_of(secrets, nonce.hex()), ephemeral).body()
     await channel.send(handshake_frame(FrameKind.CHALLENGE, challenge))
     received = await channel.receive()
     if received.kind != FrameKind.CHALLENGE:
@@ -240,7 +243,7 @@ async def _ask_for_proof(
     for secret in secrets:  # the listener has chosen one of them
         transcript = terms.open_transcript(secret, challenge, peer, certificates).after(Statement.CHALLENGE, answer)
         if transcript.accepts(proof):
-            return transcript
+            return _exchanged(transcript, exchange, read_answer(answer))
     # Nothing more is sent to it. But a rank of this ring at the address of another is worth an error that says so.
     for secret in secrets:
         opened = [terms.open_transcript(secret, challenge, rank, certificates) for rank in range(terms.size)]
@@ -285,7 +288,9 @@ async def _respond_with_key(
     channel.on_answer()
     secret, certificates = choose_key(terms.protection.secrets, challenge), terms.certificates(channel, dialed=False)
     opened = terms.open_transcript(secret, received.body, terms.rank, certificates)
-    asked = await _send(channel, FrameKind.CHALLENGE, nonce.hex().encode(), opened)
+    exchange = KeyExchange() if terms.protection.encrypt else None
+    answer = nonce if exchange is None else nonce + exchange.public
+    asked = await _send(channel, FrameKind.CHALLENGE, answer.hex().encode(), opened)
     try:
         body, transcript = _verified(await channel.receive(), (FrameKind.HELLO,), asked)
     except HungUp as error:
@@ -293,6 +298,8 @@ async def _respond_with_key(
     theirs = read_hello(body)
     if (theirs.rank, theirs.size, theirs.lane) != (challenge.rank, challenge.size, challenge.lane):
         raise RemoteProtocolError("a hello that is not from the rank, or not for the lane, of its challenge")
+    if transcript is not None:
+        transcript = _exchanged(transcript, exchange, bytes.fromhex(challenge.ephemeral))
     return await _admit(channel, terms, object_to, theirs, transcript)
 
 
@@ -321,6 +328,13 @@ async def _refuse(
 
 
 # -- both
+
+
+def _exchanged(transcript: Transcript, exchange: KeyExchange | None, public: bytes) -> Transcript:
+    """The transcript with what the two have agreed on. Where only one side encrypts, their settings differ."""
+    if exchange is None or not public:
+        return transcript
+    return replace(transcript, exchanged=exchange.with_peer(public))
 
 
 async def _send(
@@ -369,7 +383,7 @@ async def _finish(
 def _wire(channel: UntrustedConnection, terms: HandshakeTerms, transcript: Transcript | None, *, dialed: bool) -> Wire:
     if not terms.protection.encrypt:
         return channel.wire
-    if transcript is None:
+    if transcript is None or not transcript.exchanged:
         raise Unproven("nothing was proven from which encryption keys could be derived")
     dialer, listener = transcript.keys()
     ours, theirs = (dialer, listener) if dialed else (listener, dialer)

@@ -14,13 +14,15 @@ Rules:
   and which are others for every connection. The listener takes the first of its own that the dialer has, and both use
   that one until the end. All tags are covered by the proofs.
 - Proofs are compared in constant time. A message without a valid proof has no effect.
-- The keys of an encrypted connection are derived from the same messages, one for each direction.
+- With encryption each side makes a pair of X25519 keys for this connection alone, and forgets it. The public ones are
+  in the two challenges, so the proofs cover them. What encrypts, one key for each direction, comes from the exchange,
+  the shared key and all messages: whoever gets the shared key later cannot decrypt what was recorded.
 """
 
 import hmac
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, NoReturn
 
@@ -28,7 +30,7 @@ from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import VERSION, FrameKind
 from ringwide.protocol.handshake import LANES_LIMIT, RANKS_LIMIT, handshake_frame, read_object
 
-KEY_BYTES = NONCE_BYTES = PROOF_BYTES = 32
+KEY_BYTES = NONCE_BYTES = PROOF_BYTES = EPHEMERAL_BYTES = 32
 KEYS_LIMIT = 4
 """Most keys that a rank may have at a time."""
 _TAG_BYTES = 8  # it only helps to choose a key, and proves nothing
@@ -78,6 +80,7 @@ class Challenge:
     lane: int
     nonce: str
     keys: str  # tags of the dialer's keys, one after the other
+    ephemeral: str  # its public key for this connection; empty without encryption
 
     def body(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -108,9 +111,10 @@ class Transcript:
 
     secret: Secret
     messages: tuple[bytes, ...]
+    exchanged: bytes = field(default=b"", repr=False)  # result of the X25519 exchange, which nobody else knows
 
     def after(self, statement: Statement, body: bytes) -> "Transcript":
-        return Transcript(self.secret, (*self.messages, statement.value, body))
+        return replace(self, messages=(*self.messages, statement.value, body))
 
     def proof(self) -> bytes:
         return self.secret.sign(b"proof", *self.messages)
@@ -119,8 +123,12 @@ class Transcript:
         return hmac.compare_digest(self.proof(), proof)
 
     def keys(self) -> tuple[bytes, bytes]:
-        """Encryption keys: for what the dialer sends, and for what the listener sends."""
-        return self.secret.sign(b"dialer sends", *self.messages), self.secret.sign(b"listener sends", *self.messages)
+        """Encryption keys: for what the dialer sends, and for what the listener sends.
+
+        As in HKDF, the first step extracts one key from all there is, the second makes two of it.
+        """
+        extracted = Secret(self.secret.sign(b"keys", *self.messages, self.exchanged))
+        return extracted.sign(b"dialer sends"), extracted.sign(b"listener sends")
 
 
 class Certificates(NamedTuple):
@@ -162,7 +170,9 @@ def read_proven(payload: bytes) -> tuple[bytes, bytes]:
 
 def read_challenge(payload: bytes) -> Challenge:
     """A dialer's challenge from untrusted bytes, or an error that says what is wrong with them."""
-    challenge = Challenge(**read_object(payload, {"rank": int, "size": int, "lane": int, "nonce": str, "keys": str}))
+    challenge = Challenge(
+        **read_object(payload, {"rank": int, "size": int, "lane": int, "nonce": str, "keys": str, "ephemeral": str})
+    )
     if not 0 <= challenge.rank < challenge.size <= RANKS_LIMIT or not 0 <= challenge.lane <= LANES_LIMIT:
         raise RemoteProtocolError("a challenge with an impossible rank, size or lane")
     _unhex(challenge.nonce.encode(errors="replace"), NONCE_BYTES)  # JSON can hold what UTF-8 cannot
@@ -170,7 +180,16 @@ def read_challenge(payload: bytes) -> Challenge:
     if not 1 <= tags <= KEYS_LIMIT:
         raise RemoteProtocolError(f"a challenge with {tags} keys, it must have 1 to {KEYS_LIMIT}")
     _unhex(challenge.keys.encode(errors="replace"), tags * _TAG_BYTES)
+    if challenge.ephemeral:
+        _unhex(challenge.ephemeral.encode(errors="replace"), EPHEMERAL_BYTES)
     return challenge
+
+
+def read_answer(body: bytes) -> bytes:
+    """The listener's public key for this connection, from its challenge. Empty without encryption."""
+    nonce_digits = 2 * NONCE_BYTES
+    _unhex(body[:nonce_digits], NONCE_BYTES)
+    return _unhex(body[nonce_digits:], EPHEMERAL_BYTES) if len(body) > nonce_digits else b""
 
 
 def _unhex(text: bytes, count: int) -> bytes:

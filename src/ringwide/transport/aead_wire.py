@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from socket import socket as Socket
 from typing import TYPE_CHECKING
 
-from ringwide.errors import ConfigError, CorruptFrame
+from ringwide.errors import ConfigError, CorruptFrame, RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.transport.lane_buffers import PIECE_BYTES, SMALL_BYTES, CiphertextQueue
 from ringwide.transport.wire import CutOff, Views
@@ -41,6 +41,25 @@ def cipher(key: bytes) -> "AESGCM":
     if len(key) != KEY_BYTES:
         raise ValueError(f"a key of {len(key)} bytes, it must have {KEY_BYTES}")
     return AESGCM(key)
+
+
+class KeyExchange:
+    """One side of an X25519 exchange, for one connection. The private key is forgotten with this object."""
+
+    def __init__(self) -> None:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        self._private = X25519PrivateKey.generate()
+        self.public = self._private.public_key().public_bytes_raw()
+
+    def with_peer(self, public: bytes) -> bytes:
+        """What only the two sides know."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+        try:
+            return self._private.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:  # a point whose result everybody knows
+            raise RemoteProtocolError("a public key with which no secret can be agreed on") from error
 
 
 class EncryptedWire:
