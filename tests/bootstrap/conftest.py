@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bootstrap.raw_clients import START_SECONDS
+from ringwide.bootstrap import listen
 from ringwide.bootstrap.form_ring import RingFormation
 from ringwide.bootstrap.protection import make_key_file
 
@@ -48,6 +49,12 @@ def start_ends_after_some_tries(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(asyncio, "timeout", noted)
     monkeypatch.setattr(RingFormation, "_try_connect", counted)
+
+
+@pytest.fixture
+def silent_ones_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel would keep connections that say nothing to itself for some seconds."""
+    monkeypatch.setattr(listen, "SILENT_SECONDS", 0)
 
 
 @pytest.fixture(autouse=True)

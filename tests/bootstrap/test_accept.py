@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 import ringwide
-from bootstrap.raw_clients import CHALLENGE, HEADER, HELLO, PATIENCE_SECONDS, frame, rest, sealed, visiting
+from bootstrap.raw_clients import CHALLENGE, HEADER, HELLO, PATIENCE_SECONDS, WELCOME, frame, rest, sealed, visiting
 from bootstrap.test_form_ring import formed_ring, member, outcomes_of
-from bootstrap.test_handshake_with_key import challenge
-from local_ring import free_peers
+from bootstrap.test_handshake_with_key import challenge, say_hello
+from local_ring import error_of, free_peers
 from ringwide.bootstrap import accept, form_ring
 from ringwide.bootstrap.accept import Acceptor, pause_after
 
-pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("nothing_left_behind", "silent_ones_are_seen")
 
 
 class Seats:
@@ -30,7 +30,7 @@ class Seats:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.most = self.in_all = self.sent_away = 0
-        seat, make_room = Acceptor._start, Acceptor._evict_oldest
+        seat, make_room = Acceptor._start, Acceptor._evict
 
         def counted(room: Acceptor, sock: object) -> None:
             seat(room, sock)  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ class Seats:
             self.sent_away += before - len(room._pending)
 
         monkeypatch.setattr(Acceptor, "_start", counted)
-        monkeypatch.setattr(Acceptor, "_evict_oldest", room_made)
+        monkeypatch.setattr(Acceptor, "_evict", room_made)
 
 
 @asynccontextmanager
@@ -69,6 +69,42 @@ async def test_a_rank_gets_in_while_strangers_hold_all_places(
         assert await outcomes_of(first, member(1, peers, **settings)) == [[0, 1]] * 2
         assert [await rest(reader) for reader in visitors] == [b""] * 10
     assert seats.most == 3
+
+
+async def test_a_rank_far_away_gets_in_however_many_say_nothing(
+    key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer takes longer than all of them together: it has begun well, so each of them goes before it."""
+    monkeypatch.setattr(form_ring, "HANDSHAKE_SECONDS", 100 * PATIENCE_SECONDS)
+    monkeypatch.setattr(accept, "PENDING_LIMIT", 2)
+    monkeypatch.setattr(accept, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(accept, "ANSWERED_GRACE_SECONDS", 10 * PATIENCE_SECONDS)
+    peers = free_peers(2)
+    first = asyncio.create_task(member(0, peers, key_file=key_file))
+
+    async def while_strangers_come_and_go() -> None:
+        async with silent_visitors(peers[0], 20) as visitors:
+            assert [await rest(reader) for reader in visitors[:-1]] == [b""] * 19
+
+    async with visiting(peers[0]) as streams:
+        kind, _ = await say_hello(streams, peers, key_file, of=challenge(), before_hello=while_strangers_come_and_go)
+        assert kind == WELCOME
+    assert isinstance(await error_of(first), ringwide.PeerLost), "it was let in, and then it went"
+
+
+async def test_who_begins_well_and_says_no_more_keeps_no_rank_out(
+    key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(form_ring, "HANDSHAKE_SECONDS", 100 * PATIENCE_SECONDS)
+    monkeypatch.setattr(accept, "PENDING_LIMIT", 3)
+    monkeypatch.setattr(accept, "ANSWERED_GRACE_SECONDS", 0.2)
+    peers = free_peers(2)
+    first = asyncio.create_task(member(0, peers, key_file=key_file))
+    async with AsyncExitStack() as stack:
+        for _ in range(7):
+            _, writer = await stack.enter_async_context(visiting(peers[0]))
+            writer.write(frame(CHALLENGE, challenge()))
+        assert await outcomes_of(first, member(1, peers, key_file=key_file)) == [[0, 1]] * 2
 
 
 async def test_ranks_in_a_crowd_do_not_push_each_other_away(monkeypatch: pytest.MonkeyPatch) -> None:

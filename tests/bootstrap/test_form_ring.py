@@ -30,7 +30,7 @@ from ringwide import RingConfig
 from ringwide.bootstrap import form_ring
 from ringwide.bootstrap.protection import make_key_file
 
-pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("nothing_left_behind", "silent_ones_are_seen")
 
 
 async def member(rank: int, peers: list[str], **settings: Any) -> list[int]:

@@ -16,7 +16,7 @@ from ringwide.bootstrap.untrusted_connection import HANDSHAKE_BYTES, UntrustedCo
 from ringwide.errors import ConfigError
 from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.protocol.handshake import RANKS_LIMIT
-from ringwide.protocol.key_proof import KEY_BYTES, NONCE_BYTES, PROOF_BYTES, Challenge, Secret
+from ringwide.protocol.key_proof import KEY_BYTES, KEYS_LIMIT, NONCE_BYTES, PROOF_BYTES, Challenge, Secret
 from ringwide.runtime.connections import _PEERS_IN_FULL_BYTES
 from ringwide.transport.wire import PlainWire
 
@@ -62,7 +62,7 @@ def test_auto_wishes_for_checksums_beyond_this_machine(here: str, there: str, wi
     assert wishes(Protection(), here, there) is wished
     assert wishes(Protection(checksum=True), here, there)
     assert not wishes(Protection(checksum=False), here, there)
-    assert not wishes(Protection(encrypt=True, secret=SECRET), here, there), (
+    assert not wishes(Protection(encrypt=True, secrets=(SECRET,)), here, there), (
         "records that do not open are damage enough"
     )
     assert not wishes(Protection(), here, there, Opaque)
@@ -97,7 +97,7 @@ async def test_encrypted_rings_encrypt(key_file: Path) -> None:
 def test_what_shall_be_encrypted_never_goes_in_the_clear() -> None:
     with pytest.raises(ConfigError, match="encrypt needs the key that all ranks share"):
         Protection(encrypt=True)
-    terms = HandshakeTerms(0, 2, "", {}, Protection(encrypt=True, secret=SECRET))
+    terms = HandshakeTerms(0, 2, "", {}, Protection(encrypt=True, secrets=(SECRET,)))
     with (
         Connected("10.0.0.1", "10.0.0.2") as sock,
         pytest.raises(Unproven, match="nothing was proven from which encryption keys"),
@@ -114,5 +114,5 @@ def test_the_longest_handshake_fits() -> None:
     )
     with Connected("10.0.0.1", "10.0.0.2") as sock:
         hello = terms.hello(255, UntrustedConnection(PlainWire(sock))).body()
-    challenge = Challenge(terms.rank, terms.size, 255, "0" * 2 * NONCE_BYTES).body()
+    challenge = Challenge(terms.rank, terms.size, 255, "0" * 2 * NONCE_BYTES, "0" * 16 * KEYS_LIMIT, "0" * 64).body()
     assert 2 * HEADER_BYTES + len(challenge) + len(hello) + 2 * PROOF_BYTES <= HANDSHAKE_BYTES

@@ -4,8 +4,10 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,9 @@ from bootstrap.raw_clients import (
 )
 from bootstrap.test_form_ring import formed_ring, member, outcomes_of
 from local_ring import error_of, free_peers
+from ringwide.bootstrap.protection import make_key_file
+from ringwide.protocol.key_proof import Transcript
+from ringwide.transport.aead_wire import EncryptedWire
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 NONCE = "5a" * 32
@@ -38,15 +43,24 @@ pytestmark = pytest.mark.usefixtures("nothing_left_behind", "start_ends_after_so
 
 def proof(key_file: Path, *parts: bytes, run_id: bytes = b"", version: int = VERSION) -> bytes:
     """As docs/wire.md has it, made by hand."""
+    return signed(key_file, b"proof", b"ringwide handshake", bytes([version]), run_id, b"", b"", *parts)
+
+
+def signed(key_file: Path, *parts: bytes) -> bytes:
     key = bytes.fromhex(key_file.read_text().split()[1])
-    signed = [b"proof", b"ringwide handshake", bytes([version]), run_id, *parts]
-    return (
-        hmac.digest(key, b"".join(len(part).to_bytes(4, "little") + part for part in signed), "sha256").hex().encode()
-    )
+    return hmac.digest(key, b"".join(len(part).to_bytes(4, "little") + part for part in parts), "sha256").hex().encode()
 
 
-def challenge(rank: int = 1, *, size: int = 2, lane: int = 0, nonce: str = NONCE) -> bytes:
-    return json.dumps({"rank": rank, "size": size, "lane": lane, "nonce": nonce}).encode()
+def tag(key_file: Path, nonce: str = NONCE) -> str:
+    """As docs/wire.md has it, made by hand."""
+    return signed(key_file, b"key", b"ringwide handshake", bytes([VERSION]), nonce.encode())[:16].decode()
+
+
+def challenge(rank: int = 1, *, size: int = 2, lane: int = 0, nonce: str = NONCE, keys: str = "a5" * 8) -> bytes:
+    """Tags of keys only help a listener that has several to choose one."""
+    return json.dumps(
+        {"rank": rank, "size": size, "lane": lane, "nonce": nonce, "keys": keys, "ephemeral": ""}
+    ).encode()
 
 
 def fields(peers: list[str], **changes: Any) -> dict[str, Any]:
@@ -95,7 +109,37 @@ async def test_a_dialer_made_by_hand_from_the_document_is_let_in(padding: int, k
     assert isinstance(await error_of(listener), ringwide.PeerLost), "it was let in, and then it went"
 
 
-async def say_hello(streams: Streams, peers: list[str], key_file: Path, *, of: bytes) -> tuple[int, bytes]:
+async def test_a_listener_with_two_keys_takes_the_one_that_the_dialer_names(
+    key_file: Path, other_key_file: Path
+) -> None:
+    peers, both = free_peers(2), joined(key_file, other_key_file)
+    listener = asyncio.create_task(member(0, peers, key_file=both))
+    async with visiting(peers[0]) as streams:
+        kind, _ = await say_hello(streams, peers, other_key_file, of=challenge(keys=tag(other_key_file)))
+        assert kind == WELCOME
+    assert isinstance(await error_of(listener), ringwide.PeerLost), "it was let in, and then it went"
+
+
+def joined(*files: Path) -> Path:
+    """A key file with the keys of all of these, in this order."""
+    path = files[0].with_name("+".join(file.stem for file in files))
+    path.touch(0o600)
+    path.write_text("".join(file.read_text() for file in files))
+    return path
+
+
+async def nothing() -> None:
+    pass
+
+
+async def say_hello(
+    streams: Streams,
+    peers: list[str],
+    key_file: Path,
+    *,
+    of: bytes,
+    before_hello: Callable[[], Awaitable[None]] = nothing,
+) -> tuple[int, bytes]:
     """The dialer's side, by hand: CHALLENGE, HELLO, and what comes back, whose proof is checked."""
     reader, writer = streams
     asked, said = of, json.dumps(fields(peers)).encode()
@@ -106,6 +150,7 @@ async def say_hello(streams: Streams, peers: list[str], key_file: Path, *, of: b
     spoken = [asked, b"0", b"the listener asks back", nonce]
     assert their_proof == proof(key_file, *spoken)
     spoken += [b"the dialer introduces itself", said]
+    await before_hello()
     writer.write(frame(HELLO, said + proof(key_file, *spoken)))
     _, kind, answer = await read_words(reader)
     spoken += [b"the listener lets the dialer in" if kind == WELCOME else b"the listener turns the dialer away"]
@@ -128,6 +173,78 @@ async def test_what_two_with_the_key_disagree_on_is_named_on_both_sides(
         (field, ours, theirs),
         (field, theirs, ours),
     ]
+
+
+async def test_a_connection_recorded_cannot_be_decrypted_by_who_gets_the_key(
+    key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that can be computed from the key and the messages is computed, and none of it is a key that encrypts."""
+    used: set[bytes] = set()
+    known: set[bytes] = set()
+    make, keys = EncryptedWire.__init__, Transcript.keys
+
+    def noted(wire: EncryptedWire, sock: Any, send_key: bytes, receive_key: bytes) -> None:
+        used.update((send_key, receive_key))
+        make(wire, sock, send_key, receive_key)
+
+    def guessed(transcript: Transcript) -> tuple[bytes, bytes]:
+        known.update(keys(replace(transcript, exchanged=b"")))
+        known.update(transcript.secret.sign(label, *transcript.messages) for label in (b"dialer sends", b"keys"))
+        return keys(transcript)
+
+    monkeypatch.setattr(EncryptedWire, "__init__", noted)
+    monkeypatch.setattr(Transcript, "keys", guessed)
+    peers = free_peers(2)
+    assert (
+        await outcomes_of(*(member(rank, peers, key_file=key_file, encrypt=True) for rank in range(2))) == [[0, 1]] * 2
+    )
+    assert used
+    assert known
+    assert not used & known
+
+
+async def test_an_exchange_whose_result_everybody_knows_is_refused(key_file: Path) -> None:
+    """A public key of zeros, by hand and with a right proof: somebody has the key, but wants no secrecy."""
+    peers = free_peers(2)
+    listener = asyncio.create_task(member(0, peers, key_file=key_file, encrypt=True))
+    asked = json.dumps({**json.loads(challenge()), "ephemeral": "00" * 32}).encode()
+    async with visiting(peers[0]) as streams:
+        with pytest.raises(CUT_OFF):
+            await say_hello(streams, peers, key_file, of=asked)
+    assert await outcomes_of(listener, member(1, peers, key_file=key_file, encrypt=True)) == [[0, 1]] * 2
+
+
+# -- those who change their key: old, old+new, new+old, new
+
+
+STEPS = ("old", "old+new", "new+old", "new")
+
+
+@pytest.mark.parametrize("encrypt", [False, True])
+@pytest.mark.parametrize(("one", "other"), [pair for pair in product(STEPS, STEPS) if {*pair} != {"old", "new"}])
+async def test_ranks_at_different_steps_of_a_change_connect(
+    one: str, other: str, encrypt: bool, key_file: Path, other_key_file: Path
+) -> None:
+    files, peers = step_files(key_file, other_key_file), free_peers(2)
+    members = [member(rank, peers, key_file=files[step], encrypt=encrypt) for rank, step in enumerate((one, other))]
+    assert await outcomes_of(*members) == [[0, 1]] * 2
+
+
+@pytest.mark.parametrize(("one", "other"), [("old", "new"), ("new", "old"), ("old+new", "third"), ("third", "new+old")])
+async def test_ranks_without_a_common_key_do_not_connect(
+    one: str, other: str, key_file: Path, other_key_file: Path, tmp_path: Path
+) -> None:
+    make_key_file(tmp_path / "third")
+    files, peers = {**step_files(key_file, other_key_file), "third": tmp_path / "third"}, free_peers(2)
+    _, dialer = await both_refused(
+        member(0, peers, key_file=files[one], start_timeout_seconds=START_SECONDS),
+        member(1, peers, key_file=files[other], start_timeout_seconds=START_SECONDS),
+    )
+    assert "it does not prove that it has our key: was it started with another key_file or run_id?" in dialer
+
+
+def step_files(old: Path, new: Path) -> dict[str, Path]:
+    return {"old": old, "old+new": joined(old, new), "new+old": joined(new, old), "new": new}
 
 
 # -- those who are started with another key, or none

@@ -2,20 +2,22 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ringwide
-from bootstrap.raw_clients import PATIENCE_SECONDS, START_SECONDS, rest, visiting
+from bootstrap.raw_clients import PATIENCE_SECONDS, START_SECONDS, hang_up, rest, visiting
 from bootstrap.test_accept import Seats, silent_visitors
 from bootstrap.test_form_ring import formed_ring, member, outcomes_of
 from local_ring import free_peers
 from ringwide.bootstrap import accept
+from ringwide.transport.tls import tls_contexts
 from transport.certificates import Authority
 
-pytestmark = pytest.mark.usefixtures("nothing_left_behind", "start_ends_after_some_tries")
+pytestmark = pytest.mark.usefixtures("nothing_left_behind", "start_ends_after_some_tries", "silent_ones_are_seen")
 
 
 @pytest.fixture
@@ -23,9 +25,9 @@ def tls(tmp_path: Path) -> dict[str, Any]:
     return certificate(tmp_path / "ours", Authority())
 
 
-def certificate(directory: Path, authority: Authority) -> dict[str, Any]:
+def certificate(directory: Path, authority: Authority, *names: str) -> dict[str, Any]:
     directory.mkdir()
-    files = authority.files_in(directory)
+    files = authority.files_in(directory, *names)
     return {"cert": files.cert, "key": files.key, "ca": files.ca}
 
 
@@ -45,6 +47,83 @@ async def test_a_key_on_top_is_proven_as_well(tls: dict[str, Any], key_file: Pat
         *(member(rank, peers, tls=tls, key_file=keys[rank], start_timeout_seconds=START_SECONDS) for rank in range(2))
     )
     assert "does not prove that it has our key" in str(dialer)
+
+
+async def test_a_certificate_without_the_key_does_not_get_in_between(tmp_path: Path, key_file: Path) -> None:
+    """It meets each of the two with a certificate in order, and passes on all that they say."""
+    authority, peers, (behind,) = Authority(), free_peers(2), free_peers(1)
+    ours = [certificate(tmp_path / str(rank), authority) for rank in range(2)]
+    files = authority.files_in(tmp_path)
+    between = tls_contexts(cert=files.cert, key=files.key, ca=files.ca)
+    passed_on: list[int] = []
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while words := await reader.read(4096):
+                passed_on.append(len(words))
+                writer.write(words)
+                await writer.drain()
+        await hang_up(writer)
+
+    async def sit_between(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(*behind.split(":"), ssl=between.dialing)
+        await asyncio.gather(pass_on(reader, there[1]), pass_on(there[0], writer))
+
+    settings = {"key_file": key_file, "same_host": "tcp", "start_timeout_seconds": START_SECONDS}
+    async with await asyncio.start_server(sit_between, *peers[0].split(":"), ssl=between.listening):
+        errors = await outcomes_of(
+            member(0, peers, tls=ours[0], listen=behind, **settings), member(1, peers, tls=ours[1], **settings)
+        )
+    assert all(isinstance(error, ringwide.StartTimeout | ringwide.PeerLeft) for error in errors), errors
+    assert "it does not prove that it has our key" in str(errors[1])
+    assert passed_on, "it was in between"
+
+
+# -- which certificate may be which rank
+
+
+@pytest.mark.parametrize("with_key", [False, True])
+async def test_certificates_with_the_names_of_their_ranks_form_a_ring(
+    with_key: bool, tmp_path: Path, key_file: Path
+) -> None:
+    authority, peers = Authority(), free_peers(2)
+    names = [("also.example", "A.example"), ("b.example",)]
+    settings = {"key_file": key_file} if with_key else {}
+    tls = [certificate(tmp_path / str(rank), authority, *names[rank]) for rank in range(2)]
+    members = [
+        member(rank, peers, tls={**tls[rank], "names": ["a.example", "b.example"]}, **settings) for rank in range(2)
+    ]
+    assert await outcomes_of(*members) == [[0, 1]] * 2
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+@pytest.mark.parametrize(("name", "shown"), [(("c.example",), "'c.example'"), ((), "no name")])
+async def test_a_certificate_with_another_name_is_turned_away(
+    wrong: int, name: tuple[str, ...], shown: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority, peers, names = Authority(), free_peers(2), ["a.example", "b.example"]
+    tls = [
+        certificate(tmp_path / str(rank), authority, *((names[rank],) if rank != wrong else name)) for rank in (0, 1)
+    ]
+    errors = await outcomes_of(
+        *(
+            member(rank, peers, tls={**tls[rank], "names": names}, start_timeout_seconds=START_SECONDS)
+            for rank in range(2)
+        )
+    )
+    assert all(isinstance(error, ringwide.StartTimeout | ringwide.PeerLeft) for error in errors), errors
+    sentence = f"its certificate is for {shown}, but that of rank {wrong} must be for '{names[wrong]}'"
+    assert len(warnings_with(caplog, sentence)) == 1
+    if wrong == 1:
+        assert "of another name than its tls.names has for us?" in str(errors[1])
+
+
+async def test_there_must_be_a_name_for_each_rank(tls: dict[str, Any]) -> None:
+    with pytest.raises(ringwide.ConfigError, match=r"tls\.names has 1 names, but the ring has 2 ranks: give one for"):
+        await member(0, free_peers(2), tls={**tls, "names": ["a.example"]})
+
+
+# -- what differs
 
 
 async def test_disagreements_are_named_under_tls_too(tls: dict[str, Any]) -> None:

@@ -1,3 +1,4 @@
+import select
 import socket
 from collections.abc import Iterator
 
@@ -24,6 +25,28 @@ def test_a_listening_socket_accepts(host: str) -> None:
             pass
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_DEFER_ACCEPT"), reason="only Linux keeps silent connections to itself")
+@pytest.mark.parametrize("own", [True, False])
+def test_who_connects_and_says_nothing_does_not_wake_a_rank(own: bool) -> None:
+    """The silent one came first, and yet the first connection to be accepted is the other."""
+    opener = listen(Address("127.0.0.1", 0), rank=0, beyond_loopback=False) if own else opened()
+    with adopted(opener, rank=0, beyond_loopback=False) if not own else opener as listener:
+        address = listener.getsockname()
+        with socket.create_connection(address), socket.create_connection(address) as speaker:
+            speaker.send(b"RW")
+            select.select([listener], [], [], 10)
+            accepted, there = listener.accept()
+            accepted.close()
+            assert there == speaker.getsockname()
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+
+
+def test_a_system_that_cannot_keep_silent_connections_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "TCP_DEFER_ACCEPT", raising=False)
+    listen(Address("127.0.0.1", 0), rank=0, beyond_loopback=False).close()
+
+
 def test_a_port_in_use_names_rank_and_address(taken: Address) -> None:
     with pytest.raises(AddressError) as caught:
         listen(taken, rank=3, beyond_loopback=False)
@@ -36,6 +59,7 @@ def test_the_port_of_a_run_that_just_ended_is_free() -> None:
     first = listen(Address("127.0.0.1", 0), rank=0, beyond_loopback=False)
     address = Address("127.0.0.1", first.getsockname()[1])
     dialer = socket.create_connection(first.getsockname())
+    dialer.send(b"RW")  # else the kernel keeps it to itself for a while
     first.setblocking(True)
     accepted, _ = first.accept()
     accepted.close()  # the side that closes first keeps the port for a minute

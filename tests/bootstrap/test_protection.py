@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ringwide.bootstrap.protection import load_key, make_key_file
+from ringwide.bootstrap.protection import load_keys, make_key_file
 from ringwide.errors import ConfigError
 
 
@@ -56,7 +56,7 @@ def test_the_same_file_gives_the_same_key(key_file: Path, tmp_path: Path) -> Non
     copied = tmp_path / "copy"
     copied.touch(0o600)
     copied.write_bytes(key_file.read_bytes().rstrip() + b"\r\n")
-    one, other = (load_key(path, origin="key_file") for path in (key_file, copied))
+    (one,), (other,) = (load_keys(path, origin="key_file") for path in (key_file, copied))
     assert one.sign(b"x") == other.sign(b"x")
 
 
@@ -64,7 +64,7 @@ def test_the_same_file_gives_the_same_key(key_file: Path, tmp_path: Path) -> Non
 def test_a_key_that_others_can_use_is_refused(key_file: Path, mode: int) -> None:
     key_file.chmod(mode)
     with pytest.raises(ConfigError) as caught:
-        load_key(key_file, origin="key_file")
+        load_keys(key_file, origin="key_file")
     assert str(caught.value) == (
         f"key_file: {key_file}: the key file has mode {mode:04o}, so that others on this machine can use it; "
         f"keep it to yourself: chmod 600 {key_file}"
@@ -76,7 +76,7 @@ def test_the_cure_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
     make_key_file(path)
     path.chmod(0o644)
     with pytest.raises(ConfigError) as caught:
-        load_key(path, origin="key_file")
+        load_keys(path, origin="key_file")
     assert shlex.split(str(caught.value).partition("yourself: ")[2]) == ["chmod", "600", str(path)]
 
 
@@ -87,10 +87,10 @@ def test_a_key_of_another_user_is_refused(
     """But for root's, who can read and change everything anyway."""
     as_if_owned_by(owner, user, monkeypatch)
     if welcome:
-        load_key(key_file, origin="key_file")
+        load_keys(key_file, origin="key_file")
     else:
         with pytest.raises(ConfigError, match=r"ring\.key: the key file belongs to another user \(8\).*of your own"):
-            load_key(key_file, origin="key_file")
+            load_keys(key_file, origin="key_file")
 
 
 def as_if_owned_by(owner: int, user: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,35 @@ def test_a_key_that_cannot_be_written_leaves_nothing_in_the_way(tmp_path: Path) 
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
     make_key_file(tmp_path / "ring.key")
-    load_key(tmp_path / "ring.key", origin="key_file")
+    load_keys(tmp_path / "ring.key", origin="key_file")
+
+
+# -- several keys in one file
+
+
+def test_every_line_is_a_key_in_this_order(key_file: Path, other_key_file: Path) -> None:
+    both = key_file.with_name("both.key")
+    both.touch(0o600)
+    both.write_text(key_file.read_text() + other_key_file.read_text() + "\n")
+    alone = [load_keys(path, origin="key_file")[0] for path in (key_file, other_key_file)]
+    assert [key.sign(b"x") for key in load_keys(both, origin="key_file")] == [key.sign(b"x") for key in alone]
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (["a", "a"], ": the same line twice; each must be another key"),
+        (["a", "A"], ": the same line twice; each must be another key"),
+        (["a", "b", "c", "d", "e"], ": more than 4 lines; a key that no rank uses any more must go"),
+        (["a", "x", "b"], ", line 2: this is not a key; make one with `python -m ringwide keygen FILE`"),
+        (["a", "", "b"], ", line 2: this is not a key; make one with `python -m ringwide keygen FILE`"),
+    ],
+)
+def test_a_file_with_a_wrong_line_is_refused(key_file: Path, lines: list[str], problem: str) -> None:
+    key_file.write_text("".join(f"ringwide-key-1 {line * 64}\n" if line else "\n" for line in lines))
+    with pytest.raises(ConfigError) as caught:
+        load_keys(key_file, origin="key_file")
+    assert str(caught.value) == f"key_file: {key_file}{problem}"
 
 
 def test_no_file_gets_a_name_that_would_be_taken_for_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +157,7 @@ def test_no_file_gets_a_name_that_would_be_taken_for_a_key(tmp_path: Path, monke
 @pytest.mark.parametrize("mode", [0o600, 0o400])
 def test_a_private_key_is_read(key_file: Path, mode: int) -> None:
     key_file.chmod(mode)
-    load_key(key_file, origin="key_file")
+    load_keys(key_file, origin="key_file")
 
 
 WRONG = {
@@ -149,7 +177,7 @@ def test_what_is_no_key_is_refused_without_being_shown(key_file: Path, text: str
     digits = key_file.read_text().split()[1]
     key_file.write_text(text.format(digits=digits))
     with pytest.raises(ConfigError) as caught:
-        load_key(key_file, origin="RINGWIDE_KEY_FILE")
+        load_keys(key_file, origin="RINGWIDE_KEY_FILE")
     assert str(caught.value) == (
         f"RINGWIDE_KEY_FILE: {key_file}: this is not a key; make one with `python -m ringwide keygen FILE`"
     )
@@ -159,11 +187,11 @@ def test_what_is_no_key_is_refused_without_being_shown(key_file: Path, text: str
 
 def test_a_key_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="gone: there is no such key file; make one with `python -m ringwide keygen"):
-        load_key(tmp_path / "gone", origin="key_file")
+        load_keys(tmp_path / "gone", origin="key_file")
 
 
 def test_what_is_no_file_is_refused_and_nobody_waits(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     for path in (tmp_path / "pipe", tmp_path):
         with pytest.raises(ConfigError, match="this is not a file"):
-            load_key(path, origin="key_file")
+            load_keys(path, origin="key_file")

@@ -23,7 +23,7 @@ from ringwide.bootstrap.listen import open_listeners
 from ringwide.bootstrap.peers import Address, parse_address
 from ringwide.bootstrap.unix_sockets import is_local, is_wildcard, unix_name
 
-pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+pytestmark = pytest.mark.usefixtures("nothing_left_behind", "silent_ones_are_seen")
 
 NOBODY = 65_534
 IS_ROOT = os.geteuid() == 0

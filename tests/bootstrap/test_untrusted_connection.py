@@ -3,8 +3,10 @@
 import asyncio
 import socket
 
-from ringwide.bootstrap.untrusted_connection import UntrustedConnection
-from ringwide.transport.wire import PlainWire, Views
+import pytest
+
+from ringwide.bootstrap.untrusted_connection import HungUp, UntrustedConnection
+from ringwide.transport.wire import CutOff, PlainWire, Views
 
 FLUSHES = 5
 
@@ -26,6 +28,24 @@ class KeepingWire(PlainWire):
 
     def flush(self) -> None:
         self.flushes += 1
+
+
+class CutWire(PlainWire):
+    """As TLS whose stream ends without being ended."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self.receive = self._cut_off
+
+    def _cut_off(self, _: object) -> int:
+        raise CutOff("TLS in it was not ended")
+
+
+async def test_a_stream_that_is_cut_off_is_one_that_was_hung_up() -> None:
+    """Else a dialer under TLS would not try again."""
+    one, other = socket.socketpair()
+    with one, other, pytest.raises(HungUp, match="TLS in it was not ended"):
+        await UntrustedConnection(CutWire(one)).receive()
 
 
 async def test_others_have_their_turn_while_the_kernel_takes_nothing() -> None:

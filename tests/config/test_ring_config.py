@@ -228,7 +228,7 @@ def test_each_setting_says_whether_ranks_must_agree_on_it_and_whether_bits_depen
 
 def test_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("cert", "key", "ca")}
-    with pytest.raises(ConfigError, match=r"tls\.cert: .*/cert cannot be read: No such file or directory"):
+    with pytest.raises(ConfigError, match=r"tls\.key: .*/key cannot be read: No such file or directory"):
         RingConfig(tls=files).load_protection()
 
 
@@ -245,11 +245,11 @@ def test_the_setting_goes_before_the_variable(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RINGWIDE_KEY_FILE", "/gone")
     make_key_file(tmp_path / "ring.key")
-    assert RingConfig(key_file="~/ring.key").load_protection().secret is not None
+    assert RingConfig(key_file="~/ring.key").load_protection().secrets
     with pytest.raises(ConfigError, match=r"^RINGWIDE_KEY_FILE: /gone: there is no such key file"):
         RingConfig().load_protection()
     monkeypatch.setenv("RINGWIDE_KEY_FILE", "")
-    assert RingConfig().load_protection().secret is None
+    assert RingConfig().load_protection().secrets == ()
 
 
 def test_what_shall_be_encrypted_has_a_key_when_the_ring_is_joined(
@@ -258,7 +258,7 @@ def test_what_shall_be_encrypted_has_a_key_when_the_ring_is_joined(
     make_key_file(tmp_path / "ring.key")
     monkeypatch.setenv("RINGWIDE_KEY_FILE", str(tmp_path / "ring.key"))
     config = RingConfig(encrypt=True)
-    assert config.load_protection().secret is not None
+    assert config.load_protection().secrets
     monkeypatch.delenv("RINGWIDE_KEY_FILE")
     with pytest.raises(ConfigError, match=r"^encrypt needs the key that all ranks share: set key_file"):
         config.load_protection()

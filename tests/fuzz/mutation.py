@@ -60,7 +60,7 @@ def p2p_seeds() -> list[bytes]:
 
 
 def handshake_seeds() -> list[bytes]:
-    challenge = Challenge(1, 2, 0, bytes(32).hex()).body()
+    challenge = Challenge(1, 2, 0, bytes(32).hex(), bytes(8).hex(), bytes(32).hex()).body()
     refusal = json.dumps({"field": "lanes", "dialer": 1, "listener": 2}).encode()
     bodies = [
         (FrameKind.HELLO, OURS.body()),

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -14,26 +15,36 @@ from ringwide.errors import RemoteProtocolError
 from ringwide.protocol import key_proof
 from ringwide.protocol.frame import HEADER_BYTES, FrameKind
 from ringwide.protocol.key_proof import (
+    WITHOUT_TLS,
+    Certificates,
     Challenge,
     Secret,
     Statement,
     Transcript,
     begin,
+    choose_key,
     find_prover,
     proven_frame,
+    read_answer,
     read_challenge,
     read_proven,
+    tags_of,
 )
 
 KEY = bytes(range(32))
-NONCE = "5a" * 32
-CHALLENGE = Challenge(rank=1, size=4, lane=0, nonce=NONCE)
+NONCE, TAG = "5a" * 32, "a5" * 8
+CHALLENGE = Challenge(rank=1, size=4, lane=0, nonce=NONCE, keys=TAG, ephemeral="")
 
 
 def transcript(
-    key: bytes = KEY, run_id: str = "", challenge: Challenge = CHALLENGE, listener: int = 0, nonce: str = "00" * 32
+    key: bytes = KEY,
+    run_id: str = "",
+    challenge: Challenge = CHALLENGE,
+    listener: int = 0,
+    nonce: str = "00" * 32,
+    certificates: Certificates = WITHOUT_TLS,
 ) -> Transcript:
-    opened = begin(Secret(key), run_id=run_id, challenge=challenge.body(), listener=listener)
+    opened = begin(Secret(key), run_id=run_id, challenge=challenge.body(), listener=listener, certificates=certificates)
     return opened.after(Statement.CHALLENGE, nonce.encode())
 
 
@@ -42,10 +53,14 @@ def transcript(
 OTHERS = {
     "key": transcript(key=bytes(32)),
     "run id": transcript(run_id="monday"),
-    "dialer's rank": transcript(challenge=Challenge(2, 4, 0, NONCE)),
-    "size": transcript(challenge=Challenge(1, 5, 0, NONCE)),
-    "lane": transcript(challenge=Challenge(1, 4, 1, NONCE)),
-    "dialer's random bytes": transcript(challenge=Challenge(1, 4, 0, "00" * 32)),
+    "dialer's rank": transcript(challenge=Challenge(2, 4, 0, NONCE, TAG, "")),
+    "size": transcript(challenge=Challenge(1, 5, 0, NONCE, TAG, "")),
+    "lane": transcript(challenge=Challenge(1, 4, 1, NONCE, TAG, "")),
+    "dialer's random bytes": transcript(challenge=Challenge(1, 4, 0, "00" * 32, TAG, "")),
+    "dialer's keys": transcript(challenge=Challenge(1, 4, 0, NONCE, 2 * TAG, "")),
+    "dialer's certificate": transcript(certificates=Certificates(dialer=b"c" * 32)),
+    "listener's certificate": transcript(certificates=Certificates(listener=b"c" * 32)),
+    "dialer's ephemeral key": transcript(challenge=Challenge(1, 4, 0, NONCE, TAG, "e5" * 32)),
     "listener's rank": transcript(listener=1),
     "listener's random bytes": transcript(nonce="11" * 32),
     "roles": begin(Secret(KEY), run_id="", challenge=CHALLENGE.body(), listener=0).after(Statement.HELLO, b"00" * 32),
@@ -59,6 +74,25 @@ OTHERS = {
 def test_both_sides_come_to_the_same_proof_and_keys() -> None:
     assert transcript().accepts(transcript().proof())
     assert transcript().keys() == transcript().keys()
+
+
+def test_what_encrypts_needs_the_exchange_and_not_only_the_key_and_all_messages() -> None:
+    one, other = (replace(transcript(), exchanged=bytes([n]) * 32) for n in (1, 2))
+    assert len({*one.keys(), *other.keys(), *transcript().keys()}) == 6
+    assert one.proof() == other.proof() == transcript().proof()
+    assert one.after(Statement.HELLO, b"{}").exchanged == one.exchanged
+    assert "exchanged" not in repr(one)
+
+
+@pytest.mark.parametrize(("answer", "ephemeral"), [(b"00" * 32, b""), (b"00" * 32 + b"e5" * 32, b"\xe5" * 32)])
+def test_the_public_key_of_a_listener_is_read(answer: bytes, ephemeral: bytes) -> None:
+    assert read_answer(answer) == ephemeral
+
+
+@pytest.mark.parametrize("answer", [b"", b"00" * 31, b"00" * 33, b"00" * 65, b"zz" * 64])
+def test_an_answer_of_another_shape_is_refused(answer: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read_answer(answer)
 
 
 @pytest.mark.parametrize("what", OTHERS)
@@ -96,6 +130,41 @@ def test_who_answers_at_a_wrong_address_is_found_out() -> None:
     opened = [begin(Secret(KEY), run_id="", challenge=CHALLENGE.body(), listener=rank) for rank in range(4)]
     assert find_prover(opened, b"00" * 32, transcript(listener=3).proof()) == 3
     assert find_prover(opened, b"00" * 32, transcript(key=bytes(32)).proof()) is None
+
+
+# -- several keys
+
+
+OLD, NEW, THIRD = Secret(KEY), Secret(bytes(32)), Secret(bytes([1] * 32))
+
+
+def asked_with(*secrets: Secret, nonce: str = NONCE) -> Challenge:
+    return Challenge(1, 4, 0, nonce, tags_of(secrets, nonce), "")
+
+
+@pytest.mark.parametrize(
+    ("listener", "dialer", "chosen"),
+    [
+        ((OLD,), (OLD,), OLD),
+        ((OLD, NEW), (OLD,), OLD),
+        ((OLD, NEW), (NEW,), NEW),
+        ((OLD, NEW), (NEW, OLD), OLD),
+        ((NEW, OLD), (OLD, NEW), NEW),
+        ((NEW, OLD), (THIRD, OLD), OLD),
+        ((NEW, OLD), (THIRD,), NEW),
+    ],
+)
+def test_the_listener_takes_its_first_key_that_the_dialer_has(
+    listener: tuple[Secret, ...], dialer: tuple[Secret, ...], chosen: Secret
+) -> None:
+    assert choose_key(listener, read_challenge(asked_with(*dialer).body())) is chosen
+
+
+def test_tags_do_not_show_that_two_connections_have_the_same_key() -> None:
+    one, other = asked_with(OLD, NEW), asked_with(OLD, NEW, nonce="00" * 32)
+    tags = {keys[start : start + 16] for keys in (one.keys, other.keys) for start in (0, 16)}
+    assert len(tags) == 4
+    assert not any(tag in transcript().proof().hex() for tag in tags)
 
 
 # -- the key stays where it is
@@ -143,11 +212,13 @@ def test_garbage_is_a_protocol_error_and_nothing_else(garbage: bytes) -> None:
         *({"size": value} for value in (0, 2**15 + 1)),
         *({"lane": value} for value in (-1, 257, 1.0)),
         *({"nonce": value} for value in ("", "5a" * 31, "5a" * 33, "zz" * 32, "5a " * 32, "é" * 64, 5)),
+        *({"keys": value} for value in ("", "a5" * 7, "a5" * 9, 5 * TAG, "zz" * 8, "é" * 16, [TAG], None)),
+        *({"ephemeral": value} for value in ("a5" * 31, "a5" * 33, "zz" * 32, "é" * 64, None)),
         {"more": 1},
     ],
 )
 def test_an_impossible_challenge_is_refused(change: dict[str, Any]) -> None:
-    fields = {"rank": 1, "size": 4, "lane": 0, "nonce": NONCE} | change
+    fields = {"rank": 1, "size": 4, "lane": 0, "nonce": NONCE, "keys": TAG, "ephemeral": ""} | change
     with pytest.raises(RemoteProtocolError):
         read_challenge(json.dumps(fields).encode())
 

@@ -32,12 +32,12 @@ class Authority:
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"authority {token_hex(4)}")])
         self._certificate = self._signed(self._name, self._key, is_authority=True)
 
-    def files_in(self, directory: Path) -> Files:
-        """A fresh certificate for one rank."""
+    def files_in(self, directory: Path, *names: str) -> Files:
+        """A fresh certificate for one rank, with these subject alternative names."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a rank")])
         files = Files(directory / "rank.crt", directory / "rank.key", directory / "ca.crt")
-        files.cert.write_bytes(_pem(self._signed(name, key)))
+        files.cert.write_bytes(_pem(self._signed(name, key, names)))
         files.key.touch(0o600)
         files.key.write_bytes(
             key.private_bytes(
@@ -48,10 +48,15 @@ class Authority:
         return files
 
     def _signed(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool = False
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        names: tuple[str, ...] = (),
+        *,
+        is_authority: bool = False,
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
-        return (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
@@ -60,8 +65,10 @@ class Authority:
             .not_valid_before(now - datetime.timedelta(hours=1))
             .not_valid_after(now + datetime.timedelta(hours=1))
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-            .sign(self._key, hashes.SHA256())
         )
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName([*map(x509.DNSName, names)]), critical=False)
+        return builder.sign(self._key, hashes.SHA256())
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

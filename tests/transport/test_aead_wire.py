@@ -1,5 +1,6 @@
 """Records: whatever happens to one on its way, nobody takes it for what was sent."""
 
+import hmac
 import socket
 import struct
 import sys
@@ -12,8 +13,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringwide.errors import ConfigError, CorruptFrame
-from ringwide.transport.aead_wire import RECORD_LIMIT_BYTES, EncryptedWire
+from ringwide.errors import ConfigError, CorruptFrame, RemoteProtocolError
+from ringwide.transport import aead_wire
+from ringwide.transport.aead_wire import RECORD_LIMIT_BYTES, EncryptedWire, KeyExchange
 from ringwide.transport.wire import CutOff
 from transport.wire import SMALL_BUFFER_BYTES, pattern, tcp_pair
 
@@ -250,3 +252,40 @@ def test_keys_that_would_use_a_nonce_twice_or_are_too_short_are_a_mistake() -> N
             EncryptedWire(here, ONE, ONE)
         with pytest.raises(ValueError, match="a key of 16 bytes, it must have 32"):
             EncryptedWire(here, ONE[:16], OTHER)
+
+
+# Keys are renewed
+
+
+def test_both_ends_renew_their_keys_at_the_same_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand, as docs/wire.md has it: two records for each key."""
+    monkeypatch.setattr(aead_wire, "RECORDS_PER_KEY", 2)
+    messages = [b"message %d" % number for number in range(7)]
+    records, keys = records_of(*messages), [ONE]
+    assert what_is_read_of(records) == b"".join(messages)
+    for _ in range(3):
+        keys.append(hmac.digest(keys[-1], b"ringwide next key", "sha256"))
+    for number, record in enumerate(records):
+        nonce = number.to_bytes(12, "little")
+        assert AESGCM(keys[number // 2]).decrypt(nonce, record[4:], record[:4]) == messages[number]
+
+
+def test_no_key_encrypts_more_than_256_gb() -> None:
+    assert aead_wire.RECORDS_PER_KEY * RECORD_LIMIT_BYTES < 256e9
+    assert aead_wire.RECORDS_PER_KEY < 2**32
+
+
+# The exchange
+
+
+def test_both_sides_of_an_exchange_know_the_same_and_no_other_does() -> None:
+    one, other, third = KeyExchange(), KeyExchange(), KeyExchange()
+    assert one.with_peer(other.public) == other.with_peer(one.public)
+    assert len({one.public, other.public, third.public}) == 3
+    assert third.with_peer(one.public) != one.with_peer(other.public)
+
+
+@pytest.mark.parametrize("public", [bytes(32), bytes([1] + [0] * 31), b"", bytes(31)])
+def test_a_public_key_without_a_secret_is_refused(public: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="with which no secret can be agreed on"):
+        KeyExchange().with_peer(public)

@@ -97,6 +97,33 @@ def test_a_key_that_others_can_use_is_refused(files: Files, mode: int) -> None:
         contexts_of(files)
 
 
+@pytest.mark.parametrize("which", ["cert", "ca"])
+@pytest.mark.parametrize(("mode", "welcome"), [(0o644, True), (0o444, True), (0o664, False), (0o646, False)])
+def test_a_certificate_that_others_can_change_is_refused(files: Files, which: str, mode: int, welcome: bool) -> None:
+    path: Path = getattr(files, which)
+    path.chmod(mode)
+    if welcome:
+        contexts_of(files)
+        return
+    message = f"tls.{which}: {path} has mode {mode:04o}, so that others on this machine can change it.*: chmod go-w "
+    with pytest.raises(ConfigError, match=message):
+        contexts_of(files)
+
+
+@pytest.mark.parametrize("which", ["cert", "ca"])
+def test_a_certificate_of_another_user_is_refused(files: Files, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, look = getattr(files, which), os.fstat
+
+    def fstat(descriptor: int) -> os.stat_result:
+        found = list(look(descriptor))
+        found[stat.ST_UID] = 8 if found[stat.ST_INO] == path.stat().st_ino else os.geteuid()
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    with pytest.raises(ConfigError, match=rf"tls.{which}: {path} belongs to another user \(8\), who can change it"):
+        contexts_of(files)
+
+
 @pytest.mark.parametrize(("owner", "mode", "welcome"), [(0, 0o440, True), (7, 0o440, False), (8, 0o400, False)])
 def test_a_group_may_read_what_root_owns(
     files: Files, owner: int, mode: int, welcome: bool, monkeypatch: pytest.MonkeyPatch
@@ -156,6 +183,25 @@ async def test_two_of_the_same_authority_meet_in_tls_1_3() -> None:
         assert isinstance(wire, TlsWire)
         assert wire._session.version() == "TLSv1.3"
         assert wire._session.getpeercert()["subject"] == ((("commonName", "a rank"),),)  # type: ignore[index]
+
+
+async def test_a_listener_notes_what_a_dialer_has_answered() -> None:
+    """Its first message, and that the handshake is over; bytes that mean nothing to TLS do not count."""
+    answers: list[None] = []
+    with tcp_pair() as (here, there):
+        listening = tls_handshake(
+            there, own_contexts().listening, server_side=True, on_answer=lambda: answers.append(None)
+        )
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.gather(tls_handshake(here, own_contexts().dialing, server_side=False), listening)
+    assert len(answers) == 2
+    with tcp_pair() as (here, there):
+        here.send(b"GET / HTTP/1.1\r\n\r\n")
+        with pytest.raises(ConnectionAbortedError):
+            await tls_handshake(
+                there, own_contexts().listening, server_side=True, on_answer=lambda: answers.append(None)
+            )
+    assert len(answers) == 2
 
 
 async def test_a_dialer_of_another_authority_is_refused(files: Files) -> None:

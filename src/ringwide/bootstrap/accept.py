@@ -3,9 +3,10 @@
 Rules:
 - The number of pending connections is bounded, and so is their time: unknown clients cost a bounded number of sockets,
   whatever they do.
-- When the limit is reached, a new connection replaces the oldest. But each gets `GRACE_SECONDS` first, which is more
-  than a rank needs. So unknown clients that hold all of them keep no rank out, and ranks that come all at once do not
-  replace each other.
+- When the limit is reached, a new connection replaces the oldest that has said nothing for `GRACE_SECONDS`: a rank
+  speaks as soon as it is connected. One whose last message was valid is replaced only if there is none such, and after
+  `ANSWERED_GRACE_SECONDS`, which is several round trips around the world. So unknown clients that hold all places keep
+  no rank out, however far away it is, and ranks that come all at once do not replace each other.
 - When all ranks are here, there is no hurry: new connections wait in the kernel, where they cost nothing. The costlier
   a handshake is, the longer they wait, so unknown clients get a small share of this rank's time.
 - An exception in a handshake costs that connection, and a line in the log as for other refused connections.
@@ -25,13 +26,16 @@ logger = logging.getLogger("ringwide.bootstrap")
 ADDRESSES_REMEMBERED = 32
 QUIET_SECONDS = 10.0
 PENDING_LIMIT = 64
-GRACE_SECONDS = 0.25
+GRACE_SECONDS, ANSWERED_GRACE_SECONDS = 0.25, 2.0
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 1.0
 PAUSE_PER_COST = 20
 _RETRY_SECONDS = 0.5
 
-Handshake = Callable[[socket.socket], Coroutine[None, None, None]]
+OnAnswer = Callable[[], None]
+"""Called whenever the other end has sent a valid message, which does not mean that it can be trusted."""
+Handshake = Callable[[socket.socket, OnAnswer], Coroutine[None, None, None]]
 """Finds out who it is, and closes the socket unless it is a rank of this ring."""
+_Pending = dict["asyncio.Task[None]", float]
 
 
 class RefusedConnections:
@@ -85,7 +89,10 @@ class Acceptor:
         self._rank, self._handshake = rank, handshake
         self._pause_seconds, self._refused = pause_seconds, refused
         self._loop = asyncio.get_running_loop()
-        self._pending: dict[asyncio.Task[None], float] = {}  # handshakes and when they began, the oldest first
+        # Handshakes, the oldest first: those that have said nothing valid, and when they began; the others, and when
+        # their last valid message came.
+        self._silent: _Pending = {}
+        self._answering: _Pending = {}
         self._evicted: set[asyncio.Task[None]] = set()
 
     async def serve(self, *listeners: socket.socket) -> None:
@@ -95,18 +102,27 @@ class Acceptor:
             while True:
                 await self._until_there_is_room()
                 sock = await self._accept(taking_turns)
-                self._evict_oldest()
+                self._evict()
                 self._start(sock)
                 await asyncio.sleep(self._pause_seconds())
         finally:
             await self._close()
 
+    @property
+    def _pending(self) -> "list[asyncio.Task[None]]":
+        return [*self._silent, *self._answering]
+
     async def _until_there_is_room(self) -> None:
-        while len(self._pending) >= PENDING_LIMIT:
-            grace = next(iter(self._pending.values())) + GRACE_SECONDS - self._loop.time()
+        while len(pending := self._pending) >= PENDING_LIMIT:
+            grace = min(left for _, left in self._replaceable())
             if grace <= 0:
                 return
-            await asyncio.wait(self._pending, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(pending, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+
+    def _replaceable(self) -> "list[tuple[asyncio.Task[None], float]]":
+        """The oldest handshake that is silent, then the oldest that is not, each with the seconds left to it."""
+        now, kinds = self._loop.time(), ((self._silent, GRACE_SECONDS), (self._answering, ANSWERED_GRACE_SECONDS))
+        return [(next(iter(kind)), next(iter(kind.values())) + grace - now) for kind, grace in kinds if kind]
 
     async def _accept(self, listeners: deque[socket.socket]) -> socket.socket:
         while True:
@@ -118,20 +134,31 @@ class Acceptor:
                 logger.warning("rank %d cannot accept a connection: %s", self._rank, error)
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    def _evict_oldest(self) -> None:
+    def _evict(self) -> None:
         while len(self._pending) >= PENDING_LIMIT:
-            oldest = next(iter(self._pending))
-            del self._pending[oldest]
-            self._evicted.add(oldest)
-            oldest.cancel()
+            # Nobody's grace is over only if the one that was to go has just spoken.
+            replaceable = self._replaceable()
+            task = next((task for task, left in replaceable if left <= 0), replaceable[0][0])
+            self._remove(task)
+            self._evicted.add(task)
+            task.cancel()
 
     def _start(self, sock: socket.socket) -> None:
-        task, host = asyncio.create_task(self._handshake(sock)), host_of(sock)
-        self._pending[task] = self._loop.time()
+        task, host = asyncio.create_task(self._handshake(sock, lambda: self._answered(task))), host_of(sock)
+        self._silent[task] = self._loop.time()
         task.add_done_callback(lambda task: self._forget(task, sock, host))
 
+    def _answered(self, task: "asyncio.Task[None]") -> None:
+        if task not in self._evicted:
+            self._remove(task)
+            self._answering[task] = self._loop.time()
+
+    def _remove(self, task: "asyncio.Task[None]") -> None:
+        self._silent.pop(task, None)
+        self._answering.pop(task, None)
+
     def _forget(self, task: "asyncio.Task[None]", sock: socket.socket, host: str) -> None:
-        self._pending.pop(task, None)
+        self._remove(task)
         self._evicted.discard(task)
         if task.cancelled():  # perhaps before it began
             sock.close()

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from ringwide.bootstrap.accept import Acceptor, RefusedConnections, pause_after
+from ringwide.bootstrap.accept import Acceptor, OnAnswer, RefusedConnections, pause_after
 from ringwide.bootstrap.dial import DialTarget, NoUnixSocket, connect, resolve, why_not_connected
 from ringwide.bootstrap.handshake import Handshaken, HandshakeTerms, Refused, initiate, respond
 from ringwide.bootstrap.listen import unresolvable
@@ -41,6 +41,7 @@ _FAILED_TRIES = 3
 """A peer may hang up so often in a row before it is logged: it may just be starting or ending."""
 
 _OTHER_TLS = "was it started without tls, or with a certificate of another authority?"
+_OTHER_NAME = "is our certificate of another authority, or of another name than its tls.names has for us?"
 
 OnLane = Callable[[int, int, Wire, bool], None]
 """on_lane(peer, lane, wire, sealed): a connection is ready."""
@@ -151,7 +152,7 @@ class RingFormation:
 
     # -- the listener
 
-    async def _respond(self, sock: socket.socket) -> None:
+    async def _respond(self, sock: socket.socket, on_answer: OnAnswer) -> None:
         """Do the listener's handshake. Unknown bytes, or a connection that breaks, cost only that connection."""
         sock.setblocking(False)
         host, nonce = host_of(sock), os.urandom(NONCE_BYTES)
@@ -161,7 +162,7 @@ class RingFormation:
             return
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                channel = UntrustedConnection(await self._wire(sock, dialed=False))
+                channel = UntrustedConnection(await self._wire(sock, dialed=False, on_answer=on_answer), on_answer)
                 object_to = functools.partial(self._object_to, host, transport_of(sock))
                 outcome = await respond(channel, self._terms, object_to=object_to, nonce=nonce)
         except ConnectionAbortedError as error:
@@ -249,8 +250,8 @@ class RingFormation:
 
     def _why_it_hangs_up(self) -> str:
         if self._terms.protection.tls is not None:
-            return f"it hangs up: {_OTHER_TLS}"
-        if self._terms.protection.secret is None:
+            return f"it hangs up: {_OTHER_TLS if self._terms.protection.tls.names is None else _OTHER_NAME}"
+        if not self._terms.protection.secrets:
             return "it hangs up without an answer: was it started with key_file or tls, and this rank without?"
         return "it hangs up without a proof that it has our key: is it a rank of this ring, and of this version?"
 
@@ -295,12 +296,12 @@ class RingFormation:
 
     # -- both
 
-    async def _wire(self, sock: socket.socket, *, dialed: bool) -> Wire:
+    async def _wire(self, sock: socket.socket, *, dialed: bool, on_answer: OnAnswer = lambda: None) -> Wire:
         tls = self._terms.protection.tls
         if tls is None:
             return PlainWire(sock)
         context = tls.dialing if dialed else tls.listening
-        return await tls_handshake(sock, context, server_side=not dialed, on_cost=self._note_cost)
+        return await tls_handshake(sock, context, server_side=not dialed, on_cost=self._note_cost, on_answer=on_answer)
 
     def _note_cost(self, seconds: float) -> None:
         self._costliest_seconds = max(self._costliest_seconds, seconds)

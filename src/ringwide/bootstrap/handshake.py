@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from ringwide.bootstrap.untrusted_connection import (
     UntrustedConnection,
     until_readable,
 )
-from ringwide.errors import RemoteProtocolError
+from ringwide.errors import ConfigError, RemoteProtocolError
 from ringwide.protocol.frame import FrameKind
 from ringwide.protocol.handshake import (
     Difference,
@@ -36,22 +36,29 @@ from ringwide.protocol.handshake import (
     read_hello,
 )
 from ringwide.protocol.key_proof import (
+    WITHOUT_TLS,
+    Certificates,
     Challenge,
     Secret,
     Statement,
     Transcript,
     begin,
+    choose_key,
     find_prover,
     proven_frame,
+    read_answer,
     read_challenge,
     read_proven,
+    tags_of,
 )
-from ringwide.transport.aead_wire import EncryptedWire
+from ringwide.transport.aead_wire import EncryptedWire, KeyExchange
 from ringwide.transport.shm_arena import ArenaReader, ArenaShape, ArenaWriter
 from ringwide.transport.shm_lane import SharedWire
+from ringwide.transport.tls import TlsWire
 from ringwide.transport.wire import Wire
 
 _MARKER = b"\0"
+_NAMES_SHOWN = 4
 _DESCRIPTORS = 2  # the memory and its eventfd
 
 
@@ -115,6 +122,13 @@ class HandshakeTerms:
     shape_for: Callable[[int], ArenaShape | None] = lambda _: None
     """Shape of the shared memory of a lane to a rank on this machine. None: it has none."""
 
+    def __post_init__(self) -> None:
+        names = None if self.protection.tls is None else self.protection.tls.names
+        if names is not None and len(names) != self.size:
+            raise ConfigError(
+                f"tls.names has {len(names)} names, but the ring has {self.size} ranks: give one for each"
+            )
+
     def hello(self, lane: int, channel: UntrustedConnection) -> Hello:
         settings, checksum = {**self.settings, **self._protection_settings()}, self._wants_checksum(channel)
         shares = not checksum and self._shares(lane, channel)
@@ -135,8 +149,32 @@ class HandshakeTerms:
             return self.protection.checksum
         return channel.wire.plain and not self.protection.encrypt and not channel.same_host
 
-    def open_transcript(self, secret: Secret, challenge: bytes, listener: int) -> Transcript:
-        return begin(secret, run_id=self.protection.run_id, challenge=challenge, listener=listener)
+    def certificates(self, channel: UntrustedConnection, *, dialed: bool) -> Certificates:
+        """Both certificates, as this side has seen them."""
+        tls, wire = self.protection.tls, channel.wire
+        if tls is None:
+            return WITHOUT_TLS
+        if not isinstance(wire, TlsWire):
+            raise Unproven("it does not speak TLS")
+        ours, theirs = tls.certificate, wire.peer_certificate
+        return Certificates(ours, theirs) if dialed else Certificates(theirs, ours)
+
+    def check_name(self, channel: UntrustedConnection, rank: int) -> None:
+        """Refuse a certificate that is in order, but not of this rank."""
+        tls, wire = self.protection.tls, channel.wire
+        if tls is None or tls.names is None:
+            return
+        due = tls.names[rank] if rank < len(tls.names) else None
+        names = wire.peer_names if isinstance(wire, TlsWire) else []
+        if due is None or due.lower() not in [name.lower() for name in names]:
+            shown = ascii(", ".join(names[:_NAMES_SHOWN])) if names else "no name"
+            raise RemoteProtocolError(f"its certificate is for {shown}, but that of rank {rank} must be for {due!r}")
+
+    def open_transcript(
+        self, secret: Secret, challenge: bytes, listener: int, certificates: Certificates
+    ) -> Transcript:
+        run_id = self.protection.run_id
+        return begin(secret, run_id=run_id, challenge=challenge, listener=listener, certificates=certificates)
 
 
 class Handshaken(NamedTuple):
@@ -162,9 +200,10 @@ async def initiate(
     channel: UntrustedConnection, terms: HandshakeTerms, *, peer: int, address: Address, lane: int, nonce: bytes
 ) -> Handshaken | Refused:
     """Do the dialer's handshake with the expected `peer`. `nonce` must be fresh and random."""
-    mine, secret, transcript = terms.hello(lane, channel), terms.protection.secret, None
-    if secret is not None:
-        transcript = await _ask_for_proof(channel, terms, secret, peer, lane, nonce)
+    terms.check_name(channel, peer)
+    mine, transcript = terms.hello(lane, channel), None
+    if terms.protection.secrets:
+        transcript = await _ask_for_proof(channel, terms, peer, lane, nonce)
     transcript = await _send(channel, FrameKind.HELLO, mine.body(), transcript)
     try:
         received = await channel.receive()
@@ -190,21 +229,26 @@ def _swapped(difference: Difference, transcript: Transcript | None, error: Other
 
 
 async def _ask_for_proof(
-    channel: UntrustedConnection, terms: HandshakeTerms, secret: Secret, peer: int, lane: int, nonce: bytes
+    channel: UntrustedConnection, terms: HandshakeTerms, peer: int, lane: int, nonce: bytes
 ) -> Transcript:
-    challenge = Challenge(terms.rank, terms.size, lane, nonce.hex()).body()
+    secrets, certificates = terms.protection.secrets, terms.certificates(channel, dialed=True)
+    exchange = KeyExchange() if terms.protection.encrypt else None
+    ephemeral = "" if exchange is None else exchange.public.hex()
+    challenge = Challenge(terms.rank, terms.size, lane, nonce.hex(), tags_of(secrets, nonce.hex()), ephemeral).body()
     await channel.send(handshake_frame(FrameKind.CHALLENGE, challenge))
     received = await channel.receive()
     if received.kind != FrameKind.CHALLENGE:
         raise Unproven("it does not prove that it has our key: was it started without key_file?")
     answer, proof = read_proven(received.body)
-    transcript = terms.open_transcript(secret, challenge, peer).after(Statement.CHALLENGE, answer)
-    if transcript.accepts(proof):
-        return transcript
+    for secret in secrets:  # the listener has chosen one of them
+        transcript = terms.open_transcript(secret, challenge, peer, certificates).after(Statement.CHALLENGE, answer)
+        if transcript.accepts(proof):
+            return _exchanged(transcript, exchange, read_answer(answer))
     # Nothing more is sent to it. But a rank of this ring at the address of another is worth an error that says so.
-    other = find_prover([terms.open_transcript(secret, challenge, rank) for rank in range(terms.size)], answer, proof)
-    if other is not None:
-        raise Unproven(f"it proves to be rank {other}: is the peers file right, and was each rank started once?")
+    for secret in secrets:
+        opened = [terms.open_transcript(secret, challenge, rank, certificates) for rank in range(terms.size)]
+        if (other := find_prover(opened, answer, proof)) is not None:
+            raise Unproven(f"it proves to be rank {other}: is the peers file right, and was each rank started once?")
     raise Unproven("it does not prove that it has our key: was it started with another key_file or run_id?")
 
 
@@ -215,10 +259,9 @@ async def respond(
     channel: UntrustedConnection, terms: HandshakeTerms, *, object_to: ObjectTo, nonce: bytes
 ) -> Handshaken | Refused:
     """Do the listener's handshake. `nonce` must be fresh and random."""
-    secret = terms.protection.secret
-    if secret is None:
+    if not terms.protection.secrets:
         return await _respond_without_key(channel, terms, object_to)
-    return await _respond_with_key(channel, terms, secret, object_to, nonce)
+    return await _respond_with_key(channel, terms, object_to, nonce)
 
 
 async def _respond_without_key(
@@ -236,14 +279,18 @@ async def _respond_without_key(
 
 
 async def _respond_with_key(
-    channel: UntrustedConnection, terms: HandshakeTerms, secret: Secret, object_to: ObjectTo, nonce: bytes
+    channel: UntrustedConnection, terms: HandshakeTerms, object_to: ObjectTo, nonce: bytes
 ) -> Handshaken | Refused:
     received = await channel.receive()
     if received.kind != FrameKind.CHALLENGE:
         raise Unproven("it does not ask for a proof, nor give one: was it started without key_file?")
     challenge = read_challenge(received.body)
-    opened = terms.open_transcript(secret, received.body, terms.rank)
-    asked = await _send(channel, FrameKind.CHALLENGE, nonce.hex().encode(), opened)
+    channel.on_answer()
+    secret, certificates = choose_key(terms.protection.secrets, challenge), terms.certificates(channel, dialed=False)
+    opened = terms.open_transcript(secret, received.body, terms.rank, certificates)
+    exchange = KeyExchange() if terms.protection.encrypt else None
+    answer = nonce if exchange is None else nonce + exchange.public
+    asked = await _send(channel, FrameKind.CHALLENGE, answer.hex().encode(), opened)
     try:
         body, transcript = _verified(await channel.receive(), (FrameKind.HELLO,), asked)
     except HungUp as error:
@@ -251,6 +298,8 @@ async def _respond_with_key(
     theirs = read_hello(body)
     if (theirs.rank, theirs.size, theirs.lane) != (challenge.rank, challenge.size, challenge.lane):
         raise RemoteProtocolError("a hello that is not from the rank, or not for the lane, of its challenge")
+    if transcript is not None:
+        transcript = _exchanged(transcript, exchange, bytes.fromhex(challenge.ephemeral))
     return await _admit(channel, terms, object_to, theirs, transcript)
 
 
@@ -261,6 +310,8 @@ async def _admit(
     theirs: Hello,
     transcript: Transcript | None,
 ) -> Handshaken | Refused:
+    terms.check_name(channel, theirs.rank)
+    channel.on_answer()
     mine = terms.hello(theirs.lane, channel)
     difference = differences(dialer=theirs, listener=mine) or object_to(theirs)
     if difference is not None:
@@ -277,6 +328,13 @@ async def _refuse(
 
 
 # -- both
+
+
+def _exchanged(transcript: Transcript, exchange: KeyExchange | None, public: bytes) -> Transcript:
+    """The transcript with what the two have agreed on. Where only one side encrypts, their settings differ."""
+    if exchange is None or not public:
+        return transcript
+    return replace(transcript, exchanged=exchange.with_peer(public))
 
 
 async def _send(
@@ -325,7 +383,7 @@ async def _finish(
 def _wire(channel: UntrustedConnection, terms: HandshakeTerms, transcript: Transcript | None, *, dialed: bool) -> Wire:
     if not terms.protection.encrypt:
         return channel.wire
-    if transcript is None:
+    if transcript is None or not transcript.exchanged:
         raise Unproven("nothing was proven from which encryption keys could be derived")
     dialer, listener = transcript.keys()
     ours, theirs = (dialer, listener) if dialed else (listener, dialer)

@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ringwide.bootstrap.peers import Address
@@ -18,6 +19,8 @@ from ringwide.errors import AddressError, ConfigError
 logger = logging.getLogger("ringwide.bootstrap")
 
 BACKLOG = 1024
+SILENT_SECONDS = 5
+"""The kernel keeps a connection that says nothing to itself for so long, where it can (it rounds up)."""
 
 
 def open_listeners(
@@ -88,6 +91,7 @@ def listen(
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port of a run that has just ended may be reused
         sock.bind(sockaddr)
+        _defer_silent(sock)
         when_bound(sock)
         sock.listen(BACKLOG)
         sock.setblocking(False)
@@ -111,7 +115,16 @@ def adopted(listener: socket.socket, *, rank: int, beyond_loopback: bool) -> soc
     if not beyond_loopback and not is_loopback(host):
         raise refusal(str(Address(host, port)), rank=rank)
     listener.setblocking(False)
+    _defer_silent(listener)
     return listener
+
+
+def _defer_silent(listener: socket.socket) -> None:
+    """Let the kernel hand over only connections on which something has come. A dialer always speaks first."""
+    option = getattr(socket, "TCP_DEFER_ACCEPT", None)
+    if option is not None:
+        with suppress(OSError):  # a kernel without it, or an emulated one: silent connections are limited here as well
+            listener.setsockopt(socket.IPPROTO_TCP, option, SILENT_SECONDS)
 
 
 def is_loopback(host: str) -> bool:

@@ -1,6 +1,7 @@
 """Protection of a ring: key file, TLS, encryption, and what a rank needs to listen beyond loopback.
 
-A key file is made once and copied to every machine. Only its owner may read it.
+A key file is made once and copied to every machine. Only its owner may read it. While a key is changed it has several
+lines, each with a key; the first is preferred.
 """
 
 import os
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringwide.errors import ConfigError
-from ringwide.protocol.key_proof import KEY_BYTES, Secret
+from ringwide.protocol.key_proof import KEY_BYTES, KEYS_LIMIT, Secret
 from ringwide.transport.tls import TlsContexts, open_nonblocking, why_not_private
 
 VARIABLE, INSECURE_VARIABLE = "RINGWIDE_KEY_FILE", "RINGWIDE_INSECURE"
@@ -100,11 +101,21 @@ def _write_key(descriptor: int) -> None:
         os.fsync(file.fileno())
 
 
-def load_key(path: Path, *, origin: str) -> Secret:
-    """The key in this file. `origin` says who named the file: a setting, or the environment."""
+def load_keys(path: Path, *, origin: str) -> tuple[Secret, ...]:
+    """The keys in this file. `origin` says who named the file: a setting, or the environment."""
     where = f"{origin}: {path}"
-    text = _read(path, where)
-    label, _, digits = text.strip().partition(" ")
+    lines = _read(path, where).split("\n")
+    while len(lines) > 1 and not lines[-1].strip():
+        lines.pop()
+    if len(lines) > KEYS_LIMIT:
+        raise ConfigError(f"{where}: more than {KEYS_LIMIT} lines; a key that no rank uses any more must go")
+    if len({line.strip().lower() for line in lines}) < len(lines):
+        raise ConfigError(f"{where}: the same line twice; each must be another key")
+    return tuple(_key(line, where if len(lines) == 1 else f"{where}, line {n}") for n, line in enumerate(lines, 1))
+
+
+def _key(line: str, where: str) -> Secret:
+    label, _, digits = line.strip().partition(" ")
     try:
         if label != _LABEL:
             raise ValueError
@@ -140,7 +151,7 @@ def _require_private(found: os.stat_result, path: Path, where: str) -> None:
 class Protection:
     """Settings that protect a ring. The default, no protection, is enough on one machine."""
 
-    secret: Secret | None = None
+    secrets: tuple[Secret, ...] = ()  # any of them will do, the first is preferred
     encrypt: bool = False
     tls: TlsContexts | None = None
     insecure: bool = False
@@ -148,9 +159,9 @@ class Protection:
     checksum: bool | None = None  # None: where bytes leave this machine and nothing else protects them
 
     def __post_init__(self) -> None:
-        if self.encrypt and self.secret is None:
+        if self.encrypt and not self.secrets:
             raise ConfigError("encrypt needs the key that all ranks share: without it nothing would be encrypted")
 
     @property
     def will_do_beyond_loopback(self) -> bool:
-        return self.secret is not None or self.tls is not None or self.insecure
+        return bool(self.secrets) or self.tls is not None or self.insecure

@@ -10,7 +10,7 @@ from ringwide.bootstrap.unix_sockets import is_unix, peer_host
 from ringwide.errors import RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES, FrameKind, check_payload
 from ringwide.protocol.handshake import Difference, check_prefix, read_header
-from ringwide.transport.wire import Wire
+from ringwide.transport.wire import CutOff, Wire
 
 HANDSHAKE_BYTES = 4096
 """Most that either side may send before the handshake is over."""
@@ -37,10 +37,13 @@ class HandshakeFrame(NamedTuple):
 
 
 class UntrustedConnection:
-    """One connection during its handshake. It never reads beyond the handshake."""
+    """One connection during its handshake. It never reads beyond the handshake.
 
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
+    `on_answer` is called by the handshake after each valid message, though its sender may still be anybody.
+    """
+
+    def __init__(self, wire: Wire, on_answer: Callable[[], None] = lambda: None) -> None:
+        self.wire, self.on_answer = wire, on_answer
         self._bytes_left = HANDSHAKE_BYTES
 
     @property
@@ -86,6 +89,8 @@ class UntrustedConnection:
             except (BlockingIOError, InterruptedError):
                 await until_readable(self.wire.socket)
                 continue
+            except CutOff as error:
+                raise HungUp(str(error)) from error
             if not received:
                 raise HungUp("the connection ended in the middle of a handshake")
             filled += received

@@ -18,7 +18,7 @@ from ringwide.bootstrap.protection import (
     Protection,
     concealed,
     file_named,
-    load_key,
+    load_keys,
     refuse_keys,
 )
 from ringwide.bootstrap.protection import VARIABLE as KEY_VARIABLE
@@ -57,6 +57,9 @@ class TlsFiles(Settings):
     cert: Path = Field(description="This rank's certificate, good for both roles of a connection (PEM).")
     key: Path = Field(description="Its private key, without a passphrase, in a file that others cannot read (PEM).")
     ca: Path = Field(description="The certificate of the authority that signs those of all ranks (PEM).")
+    names: tuple[str, ...] | None = Field(
+        default=None, description="For each rank, in order, a subject alternative name that its certificate must have."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -65,8 +68,8 @@ class TlsFiles(Settings):
         return files
 
     def load(self) -> TlsContexts:
-        names = {"cert": self.cert, "key": self.key, "ca": self.ca}
-        return tls_contexts(**{name: file_named(str(file), origin=f"tls.{name}") for name, file in names.items()})
+        files = {name: file_named(str(getattr(self, name)), origin=f"tls.{name}") for name in ("cert", "key", "ca")}
+        return tls_contexts(**files, names=self.names)
 
 
 class RingConfig(Settings):
@@ -210,11 +213,12 @@ class RingConfig(Settings):
     key_file: Path | None = Field(
         default=None,
         description="The key that all ranks share, made by `ringwide keygen`; by default the file that the variable "
-        "RINGWIDE_KEY_FILE names.",
+        "RINGWIDE_KEY_FILE names. Several lines, each with a key: any of them will do.",
     )
     encrypt: bool = Field(default=False, description="Encrypt every frame with keys that come from key_file.")
     tls: TlsFiles | None = Field(
-        default=None, description="Mutual TLS 1.3: {cert, key, ca}, the files of this rank's certificate."
+        default=None,
+        description="Mutual TLS 1.3: {cert, key, ca}, files of this rank's certificate, and perhaps names.",
     )
     insecure: bool = Field(
         default=False,
@@ -307,7 +311,7 @@ class RingConfig(Settings):
         if self.encrypt:
             cipher(bytes(KEY_BYTES))  # fails now, not in the handshake, if the package is missing
         return Protection(
-            secret=None if name is None else load_key(file_named(name, origin=origin), origin=origin),
+            secrets=() if name is None else load_keys(file_named(name, origin=origin), origin=origin),
             encrypt=self.encrypt,
             tls=None if self.tls is None else self.tls.load(),
             insecure=self._open_to_all()[0],

@@ -2,16 +2,18 @@
 
 A record is the length of its plaintext (u32), the ciphertext and a tag of 16 bytes. The length is authenticated as
 well, and the nonce is the number of the record, so a record that was changed, left out, repeated or swapped cannot be
-decrypted. No nonce is used twice: every connection has a key of its own for each direction. `docs/wire.md` shows the
+decrypted. No nonce is used twice: every connection has a key of its own for each direction. After `RECORDS_PER_KEY`
+records both ends replace it by one that follows from it, and from which it does not follow. `docs/wire.md` shows the
 record as a table.
 """
 
+import hmac
 import struct
 from collections.abc import Sequence
 from socket import socket as Socket
 from typing import TYPE_CHECKING
 
-from ringwide.errors import ConfigError, CorruptFrame
+from ringwide.errors import ConfigError, CorruptFrame, RemoteProtocolError
 from ringwide.protocol.frame import HEADER_BYTES
 from ringwide.transport.lane_buffers import PIECE_BYTES, SMALL_BYTES, CiphertextQueue
 from ringwide.transport.wire import CutOff, Views
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
 
 RECORD_LIMIT_BYTES = PIECE_BYTES + HEADER_BYTES
 """Longest plaintext of a record. A claim of more is refused before any memory is allocated for it."""
+RECORDS_PER_KEY = 2**19
+"""About 128 GiB under one key at most, far from where AES-GCM becomes weak."""
 KEY_BYTES, TAG_BYTES = 32, 16
+_NEXT_KEY = b"ringwide next key"
 _LENGTH = struct.Struct("<I")
 _NONCE_BYTES = 12
 _FIRST_BUFFER_BYTES = 32 * 1024
@@ -43,6 +48,25 @@ def cipher(key: bytes) -> "AESGCM":
     return AESGCM(key)
 
 
+class KeyExchange:
+    """One side of an X25519 exchange, for one connection. The private key is forgotten with this object."""
+
+    def __init__(self) -> None:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        self._private = X25519PrivateKey.generate()
+        self.public = self._private.public_key().public_bytes_raw()
+
+    def with_peer(self, public: bytes) -> bytes:
+        """What only the two sides know."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+        try:
+            return self._private.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:  # a point whose result everybody knows
+            raise RemoteProtocolError("a public key with which no secret can be agreed on") from error
+
+
 class EncryptedWire:
     """One end of an encrypted connection. The `send_key` here is the `receive_key` there."""
 
@@ -51,6 +75,7 @@ class EncryptedWire:
     def __init__(self, sock: Socket, send_key: bytes, receive_key: bytes) -> None:
         if send_key == receive_key:
             raise ValueError("one key for both directions: the same nonces would be used twice")
+        self._send_key, self._receive_key = send_key, receive_key
         self._encryption, self._decryption = cipher(send_key), cipher(receive_key)
         self._invalid_tag = _invalid_tag()
         self.socket = sock
@@ -74,6 +99,9 @@ class EncryptedWire:
         self._ciphertext.flush()
 
     def _encrypt(self, plaintext: memoryview | bytes) -> memoryview | bytes:
+        if self._encrypted % RECORDS_PER_KEY == 0 and self._encrypted:
+            self._send_key = _next_key(self._send_key)
+            self._encryption = cipher(self._send_key)
         length, nonce = _LENGTH.pack(len(plaintext)), _nonce(self._encrypted)
         self._encrypted += 1
         if len(plaintext) <= SMALL_BYTES:
@@ -129,6 +157,9 @@ class EncryptedWire:
 
     def _decrypt(self, record: memoryview, room: Sequence[memoryview]) -> int:
         """Decrypt a record straight into `room` if it fits there as a whole."""
+        if self._decrypted % RECORDS_PER_KEY == 0 and self._decrypted:
+            self._receive_key = _next_key(self._receive_key)
+            self._decryption = cipher(self._receive_key)
         nonce, length, ciphertext = _nonce(self._decrypted), record[: _LENGTH.size], record[_LENGTH.size :]
         nbytes = len(ciphertext) - TAG_BYTES
         try:
@@ -172,6 +203,10 @@ def _invalid_tag() -> type[Exception]:
     from cryptography.exceptions import InvalidTag
 
     return InvalidTag
+
+
+def _next_key(key: bytes) -> bytes:
+    return hmac.digest(key, _NEXT_KEY, "sha256")
 
 
 def _nonce(number: int) -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shlex
 import ssl
 import stat
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from socket import socket as Socket
 from typing import NoReturn, cast
@@ -22,6 +24,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_BUT_READING_GROUP = _OTHERS & ~stat.S_IRGRP
 _HANDSHAKE_READ_BYTES = 16 * 1024
 _RECEIVE_BYTES = 128 * 1024
+_CERTIFICATE = re.compile(f"{ssl.PEM_HEADER}.*?{ssl.PEM_FOOTER}", re.DOTALL)
 
 
 # -- contexts from files
@@ -33,11 +36,13 @@ class TlsContexts:
 
     dialing: ssl.SSLContext
     listening: ssl.SSLContext
+    certificate: bytes  # digest of this rank's own
+    names: tuple[str, ...] | None = None  # for each rank, a name that its certificate must have
 
 
-def tls_contexts(*, cert: Path, key: Path, ca: Path) -> TlsContexts:
+def tls_contexts(*, cert: Path, key: Path, ca: Path, names: tuple[str, ...] | None = None) -> TlsContexts:
     """Contexts from PEM files. `ConfigError` names the file that is wrong."""
-    for name, path in (("cert", cert), ("key", key), ("ca", ca)):
+    for name, path in (("key", key), ("cert", cert), ("ca", ca)):
         _check_readable(name, path)
     listening = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     listening.num_tickets = 0  # sessions are never resumed
@@ -48,7 +53,15 @@ def tls_contexts(*, cert: Path, key: Path, ca: Path) -> TlsContexts:
         context.verify_mode = ssl.CERT_REQUIRED
         _load_authority(context, ca)
         _load_certificate(context, cert, key)
-    return TlsContexts(dialing, listening)
+    return TlsContexts(dialing, listening, _digest_of_first(cert), names)
+
+
+def _digest_of_first(cert: Path) -> bytes:
+    """Digest of the first certificate in a file, which is the one that OpenSSL shows; those behind it vouch for it."""
+    found = _CERTIFICATE.search(cert.read_text("ascii", errors="replace"))
+    if found is None:
+        raise ConfigError(f"tls.cert: {cert} has no certificate in PEM")
+    return sha256(ssl.PEM_cert_to_DER_cert(found[0])).digest()
 
 
 def _check_readable(name: str, path: Path) -> None:
@@ -60,8 +73,9 @@ def _check_readable(name: str, path: Path) -> None:
     os.close(descriptor)
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"tls.{name}: {path} cannot be read: it is not a file")
-    if name == "key" and (problem := why_not_private(found, path, group_of_root=True)):
-        raise ConfigError(f"tls.key: {path} {problem}")
+    private = name == "key"  # the others are public, but whoever can change them decides who joins, or as whom
+    if problem := why_not_private(found, path, group_of_root=True) if private else _why_not_ours(found, path):
+        raise ConfigError(f"tls.{name}: {path} {problem}")
 
 
 def _load_authority(context: ssl.SSLContext, ca: Path) -> None:
@@ -112,15 +126,33 @@ def why_not_private(found: os.stat_result, path: Path, *, group_of_root: bool = 
     return None
 
 
+def _why_not_ours(found: os.stat_result, path: Path) -> str | None:
+    """Reason why others can change this file, and how to change that. None: only we or root can."""
+    if found.st_uid not in (os.geteuid(), _ROOT):
+        return f"belongs to another user ({found.st_uid}), who can change it; use a file of your own"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return (
+            f"has mode {stat.S_IMODE(found.st_mode):04o}, so that others on this machine can change it; "
+            f"let them read it at most: chmod go-w {shlex.quote(str(path))}"
+        )
+    return None
+
+
 # -- the handshake
 
 
 async def tls_handshake(
-    sock: Socket, context: ssl.SSLContext, *, server_side: bool, on_cost: Callable[[float], None] = lambda _: None
+    sock: Socket,
+    context: ssl.SSLContext,
+    *,
+    server_side: bool,
+    on_cost: Callable[[float], None] = lambda _: None,
+    on_answer: Callable[[], None] = lambda: None,
 ) -> "TlsWire":
     """Do the handshake on a non-blocking socket. `OSError` if it fails; the caller closes the socket.
 
-    `on_cost` is called after each step with the CPU seconds that the handshake has taken so far.
+    `on_cost` is called after each step with the CPU seconds that the handshake has taken so far, `on_answer` when the
+    other end has sent something to which TLS has an answer, and at the end.
     """
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     session = context.wrap_bio(incoming, outgoing, server_side=server_side)
@@ -130,10 +162,12 @@ async def tls_handshake(
         failure, done = _step(session)
         cost += time.thread_time() - began
         on_cost(cost)
-        if outgoing.pending:
+        if answers := outgoing.pending > 0:
             await loop.sock_sendall(sock, outgoing.read())  # also if it failed: the peer is told why
         if failure is not None:
             raise ConnectionAbortedError(f"the TLS handshake failed: {_reason(failure)}") from failure
+        if done or answers:
+            on_answer()
         if done:
             return TlsWire(sock, session, incoming, outgoing)
         received = await loop.sock_recv(sock, _HANDSHAKE_READ_BYTES)
@@ -168,6 +202,17 @@ class TlsWire:
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._failure: Exception | None = None  # raised only after the good bytes before it were received
         self.more = True  # perhaps: a session says that it has no bytes only when asked for some
+
+    @property
+    def peer_certificate(self) -> bytes:
+        """Digest of the certificate that the other end has shown."""
+        return sha256(self._session.getpeercert(binary_form=True) or b"").digest()
+
+    @property
+    def peer_names(self) -> list[str]:
+        """Names in the certificate that the other end has shown: the subject alternative names of every kind."""
+        shown = (self._session.getpeercert() or {}).get("subjectAltName", ())
+        return [str(name) for _, name in cast(Sequence[tuple[str, object]], shown)]
 
     # -- sending
 
