@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.hosts import INTERFACE, Hosts
-from ringwide.experiment.find_peers import LOOPBACK, free_ports
+from ringwide.bootstrap.rendezvous import LOOPBACK
+from ringwide.experiment.find_peers import free_ports
 
 FIRST_PORT = 29500  # in a host every port is free
 

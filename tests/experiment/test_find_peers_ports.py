@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from ringwide.bootstrap.peers import load_peers
+from ringwide.bootstrap.rendezvous import LOOPBACK
 from ringwide.errors import ConfigError
 from ringwide.experiment import find_peers
-from ringwide.experiment.find_peers import LOOPBACK, free_ports, write_peers
+from ringwide.experiment.find_peers import free_ports, write_peers
 
 
 def test_ports_differ_and_stay_below_those_of_outgoing_connections() -> None:

@@ -8,8 +8,9 @@ import pytest
 from bootstrap.in_memory_store import on_every_thread
 from ringwide.bootstrap.launcher_env import AssignedRank
 from ringwide.bootstrap.peers import Address
+from ringwide.bootstrap.rendezvous import LOOPBACK
 from ringwide.errors import AddressError, JoinError, StartTimeout
-from ringwide.experiment.find_peers import LOOPBACK, FoundPeers, below, find_at_store, free_ports, open_store
+from ringwide.experiment.find_peers import FoundPeers, below, find_at_store, free_ports, open_store
 
 PATIENCE_SECONDS = 60.0
 

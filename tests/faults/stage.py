@@ -16,7 +16,8 @@ from tests.faults.outcome import Run
 from tests.faults.proxy import Network
 from tests.faults.rank import Answer
 
-from ringwide.experiment.find_peers import LOOPBACK, free_ports
+from ringwide.bootstrap.rendezvous import LOOPBACK
+from ringwide.experiment.find_peers import free_ports
 
 PORTS = range(24_000, 32_000)  # the tests that run beside these in other processes use those below
 

@@ -20,7 +20,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ringwide.experiment.find_peers import LOOPBACK, free_ports
+from ringwide.bootstrap.rendezvous import LOOPBACK
+from ringwide.experiment.find_peers import free_ports
 
 PORTS = range(24_000, 32_000)  # the tests that run beside these in other processes use those below
 

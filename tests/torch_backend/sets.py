@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from ringwide.experiment.find_peers import LOOPBACK, free_ports
+from ringwide.bootstrap.rendezvous import LOOPBACK
+from ringwide.experiment.find_peers import free_ports
 
 ROOT = Path(__file__).parents[2]
 SET_SECONDS = 300  # for a whole set; every case has a watchdog of its own

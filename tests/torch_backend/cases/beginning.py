@@ -8,7 +8,8 @@ from datetime import timedelta
 import torch.distributed as dist
 from tests.torch_backend.world import Family, World, same
 
-from ringwide.experiment.find_peers import LOOPBACK, free_ports
+from ringwide.bootstrap.rendezvous import LOOPBACK
+from ringwide.experiment.find_peers import free_ports
 
 FAMILY = Family("beginning")
 ONCE_MORE = Family("beginning again")  # played last, when much has been made that was never destroyed
