@@ -67,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_log_options(parser)
     parser.add_argument("--run-directory", type=Path, help=argparse.SUPPRESS)  # from the launcher, which reads the JSON
+    parser.add_argument("--run-id", default="", help=argparse.SUPPRESS)  # the same for all nodes of a launcher
     parser.add_argument("--listener", type=int, help=argparse.SUPPRESS)  # inherited descriptor of a listening socket
 
 
@@ -125,7 +126,8 @@ async def _experiment(arguments: argparse.Namespace) -> int:
     assigned = _assigned(arguments)
     listener = None if arguments.listener is None else socket.socket(fileno=arguments.listener)
     resume = _resume(arguments.resume, assigned)
-    worker = Worker(assigned.rank, peer_finder_for(assigned, listener), arguments.config, NodeStop(), resume)
+    peers = peer_finder_for(assigned, listener)
+    worker = Worker(assigned.rank, peers, arguments.config, NodeStop(), resume, arguments.run_id)
     if arguments.json:
         return await worker.stopping.run(run_and_tell(worker, variants, arguments.run_directory))
     if not worker.reports:

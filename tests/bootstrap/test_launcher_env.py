@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ringwide.bootstrap.launcher_env import AssignedRank, find_rank
+from ringwide.bootstrap.launcher_env import AssignedRank, find_rank, find_run_id
 from ringwide.bootstrap.peers import Address
 from ringwide.errors import ConfigError
 
@@ -179,3 +179,19 @@ def test_half_or_wrong_environments_are_named(environ: dict[str, str], options: 
 )
 def test_one_line_says_what_was_used(environ: dict[str, str], options: dict[str, Any], line: str) -> None:
     assert str(find_rank(environ, **options)) == line
+
+
+@pytest.mark.parametrize(
+    ("environ", "run_id"),
+    [
+        ({}, ""),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, ""),
+        ({"TORCHELASTIC_RUN_ID": "d3b0"}, "torchrun d3b0"),
+        ({"TORCHELASTIC_RUN_ID": "d3b0", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "torchrun d3b0"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "Slurm 7 0"),
+        ({"SLURM_JOB_ID": "7"}, ""),  # a batch script, which has no ranks
+        ({"PMIX_NAMESPACE": "prterun-host-12@1"}, "Open MPI prterun-host-12@1"),
+    ],
+)
+def test_the_run_of_a_launcher_has_a_name(environ: dict[str, str], run_id: str) -> None:
+    assert find_run_id(environ) == run_id

@@ -417,6 +417,7 @@ async def test_a_node_is_told_everything_it_needs(tmp_path: Path) -> None:
         "--config": str(tmp_path / "experiment.yaml"),
         "--rank": "3",
         "--run-directory": str(tmp_path),
+        "--run-id": tmp_path.name,
         "--resume": "runs/old",
     }
     here = os.getcwd()

@@ -102,6 +102,13 @@ def test_others_are_waited_for_as_long_as_torch_says(
     assert _settings(ringwide.RingConfig(**ours), torchs).start_timeout_seconds == deadline  # type: ignore[arg-type]
 
 
+def test_the_ring_has_the_name_of_the_launchers_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a rank that is left over from another run cannot join."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "d3b0")
+    assert _settings(None, None).run_id == "torchrun d3b0"
+    assert _settings(ringwide.RingConfig(run_id="mine"), None).run_id == "mine"
+
+
 def test_a_rank_that_is_missing_is_an_error_when_the_timeout_of_the_group_is_over() -> None:
     with pytest.raises(
         ringwide.StartTimeout, match=r"rank 0 timed out: it waited 0.2 s .* rank 1 \(not in the store\)"

@@ -84,6 +84,25 @@ def find_rank(environ: Mapping[str, str], *, rank: int | None = None, peers: str
     return AssignedRank(*who, master=master, hosted=hosted, attempt=given.count("TORCHELASTIC_RESTART_COUNT") or 0)
 
 
+_RUNS = {
+    "torchrun": ("TORCHELASTIC_RUN_ID",),
+    "Open MPI": ("PMIX_NAMESPACE",),
+    "Slurm": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+}
+
+
+def find_run_id(environ: Mapping[str, str]) -> str:
+    """Name that a launcher has given to this run, the same for all its ranks; empty if there is none.
+
+    It has no count of restarts: a machine that joins a torchrun later counts its own.
+    """
+    for launcher, names in _RUNS.items():
+        found = [environ.get(name, "").strip() for name in names]
+        if all(found):
+            return " ".join([launcher, *found])
+    return ""
+
+
 _Who = tuple[int, int | None, str, tuple[str, ...], int | None]
 """The first five fields of an `AssignedRank`: rank, size, source, names, local rank."""
 

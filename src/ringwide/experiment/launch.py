@@ -351,7 +351,7 @@ def _tell(board: Board, ending: FleetEnding, outcome: RunOutcome, out: TextIO) -
 
 def node_command(launch: Launch, directory: Path, peers: Path, rank: int) -> Command:
     arguments = ["--json", "--peers", str(peers), "--config", str(directory / "experiment.yaml"), "--rank", str(rank)]
-    arguments += ["--run-directory", str(directory)]
+    arguments += ["--run-directory", str(directory), "--run-id", directory.name]
     arguments += ["--resume", str(launch.resume)] if launch.resume else []
     # Modules with the user's model or data are looked for next to the experiment, then in the working directory.
     import_from = [str(launch.experiment.resolve().parent), str(Path.cwd())]

@@ -62,6 +62,7 @@ class Worker:
     experiment: Path  # the file, named in errors
     stopping: NodeStop
     resume: "Path | Latest | None" = None
+    run_id: str = ""  # from a launcher
 
     @property
     def reports(self) -> bool:
@@ -195,7 +196,10 @@ async def run_worker(
     if config.checkpoint.every_steps is not None:
         where = Path(config.checkpoint.directory or directory / "checkpoints")
         checkpoints = Checkpoints(where, every_steps=config.checkpoint.every_steps, keep=config.checkpoint.keep)
-    async with join(rank=worker.rank, peers=found.peers, config=config.ring, listener=found.listener) as ring:
+    # A rank that is left over from another run cannot join this one.
+    run_id = config.ring.run_id or worker.run_id or (directory.name if worker.peers.together else "")
+    ring_config = config.ring.model_copy(update={"run_id": run_id})
+    async with join(rank=worker.rank, peers=found.peers, config=ring_config, listener=found.listener) as ring:
         stop = worker.stopping.after_a_step()
         resume = await worker.resume.find(ring, config) if isinstance(worker.resume, Latest) else worker.resume
         result = await train(

@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
+from ringwide.bootstrap.launcher_env import find_run_id
 from ringwide.bootstrap.rendezvous import StoreBoard, find_peers
 from ringwide.config.ring_config import RingConfig, from_environment
 from ringwide.errors import ConfigError, Disagreement, JoinError
@@ -141,7 +142,7 @@ def _settings(config: object, timeout: timedelta | None, world: RingConfig | Non
         inherited = {} if world is None else _of_connections(world)
     if not isinstance(config, RingConfig):
         raise ConfigError(f"pg_options is a {type(config).__name__}; the backend ringwide takes a ringwide.RingConfig")
-    chosen: dict[str, Any] = {"messages": True, **inherited}
+    chosen: dict[str, Any] = {"messages": True, "run_id": config.run_id or find_run_id(os.environ), **inherited}
     for deadline in ("collective_timeout_seconds", "start_timeout_seconds"):
         ours = deadline in config.model_fields_set
         if timeout is not None and not (ours and timeout == dist.default_pg_timeout):
