@@ -371,6 +371,17 @@ def refusing(rank: int, directory: Path) -> str:
     return says(*BEGUN) + f"import sys; sys.exit({ConfigError.exit_code})"
 
 
+def refusing_at_once(rank: int, directory: Path) -> str:
+    return f"import sys; print('no such model', file=sys.stderr); sys.exit({ConfigError.exit_code})"
+
+
+def test_nothing_is_left_of_a_start_that_was_refused(run: Run) -> None:
+    with pytest.raises(NodeFailed, match="no such model"):
+        run(refusing_at_once)
+    assert list((run.directory / "runs").iterdir()) == []
+    assert "report" not in run.out.getvalue()
+
+
 def test_a_mistake_of_the_user_is_not_made_again(run: Run) -> None:
     with pytest.raises(NodeFailed):
         run(refusing, restarts=5)

@@ -263,6 +263,8 @@ async def run_variant(launch: Launch, variant: Variant, directory: Path) -> RunO
             outcome = RunOutcome("stopped", UNREAD, error)
         except OSError as error:
             outcome = RunOutcome("failed", f"its output cannot be written: {error.strerror}", error)
+        if not variant.label and recorder.removed_after(outcome.error):
+            return outcome
         summary.warn_of_losses(board)
         try:
             report = recorder.finish(outcome.status, outcome.reason)

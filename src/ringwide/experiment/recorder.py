@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-from ringwide.errors import ConfigError, RingwideError
+from ringwide.errors import ConfigError, JoinError, RingwideError
 from ringwide.experiment.config import ExperimentConfig
 from ringwide.experiment.node_messages import Message
 from ringwide.experiment.run_state import Board
@@ -168,6 +169,15 @@ class Recorder:
             raise lost
         self._write_results(status, reason)
         return write_report(self.directory)
+
+    def removed_after(self, error: Exception | None) -> bool:
+        """Remove the directory, if this error refused the start: nothing was trained, and the error says it all."""
+        refused = getattr(error, "exit_code", None) in (ConfigError.exit_code, JoinError.exit_code)
+        if not refused or self._board.has_begun():
+            return False
+        self._metrics.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        return True
 
     def close(self) -> None:
         with self._writing(METRICS):

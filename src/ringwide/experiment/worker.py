@@ -144,7 +144,8 @@ async def _run_recorded(worker: Worker, variant: Variant, out: TextIO) -> int:
             recorder.finish("stopped", "by a signal, before its first step or for the second time")
             raise
         except Exception as error:
-            recorder.finish("failed", str(error))
+            if not recorder.removed_after(error):
+                recorder.finish("failed", str(error))
             raise
         result = results[worker.rank]
         summary.warn_of_losses(board)
